@@ -653,9 +653,9 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	           says, ckpt_guard waits for its copy, and then until the next ckpt_snapshot has a
  *	           slot; a ckpt_snapshot without a guard before it waits for a slot. Each wait ends
  *	           after 60 s, and if the daemon exits, stops, or is silent for 5 s; then the step
- *	           is left out, and the calls wait no more until a guard finds its copy complete
- *	           and a slot free, or another daemon has taken over. One average with this word is
- *	           enough for all of the job
+ *	           is left out. After such a wait the calls do not wait again, until a guard finds
+ *	           its copy complete and a slot free, or another daemon has taken over. If one
+ *	           average of the job has this word, the calls wait for all of them
  * Then rules, of which the first that matches a parameter counts. PATTERN may have * (any
  * characters) and ? (one). It is compared with the tensor's name, or, if it has a '/', with
  * COMPONENT/NAME.

@@ -3,10 +3,10 @@
  * const_file.h - the file of a const part, which many steps share: are its bytes on the disk still
  * those that were written? Each commit that links the file reads up to one MiB of it, past the page
  * cache, and compares it with the sums of what was written. So a rotation over all of the file
- * (header, chunks, sections and trailer) ends after at most const_file_rotation() commits. And only
- * so many steps share one file, for so long: then it is written anew, and damage that no commit has
- * read yet takes no more steps than these. Called by persist, in the thread that writes the job's
- * steps.
+ * (header, chunks, sections and trailer) ends after at most const_file_rotation() commits. After
+ * CONST_STEPS_MAX steps, or CONST_AGE_NS, the next step writes another file. So damage that no
+ * commit has read yet can harm at most CONST_STEPS_MAX steps. Called by persist, in the thread that
+ * writes the job's steps.
  *
  * A file is opened with O_DIRECT. If the file system refuses that, the page cache is asked to
  * forget the file before each read (io_forget). Where the file system does not do that either, the

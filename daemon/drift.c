@@ -250,7 +250,7 @@ static bool tensor_walk(const struct decl *d, const struct drift_tensor *t, uint
 /* --- what the library is to bring: rows (wire.h, REPLICA) --- */
 /* In the order in which drift_sum_brought reads them. */
 struct row_list {
-	struct wire_row *row; /* NULL: they are counted, no more */
+	struct wire_row *row; /* NULL: they are only counted */
 	uint32_t n;
 	uint64_t bytes; /* of the turn, so far */
 	uint64_t at;	/* where the turn begins in the slot */

@@ -11,7 +11,7 @@
 
 struct rows {
 	const struct turns *turns;
-	struct wire_row *row; /* NULL: they are counted, no more */
+	struct wire_row *row; /* NULL: they are only counted */
 	uint32_t n, max;
 	uint64_t seen, own;  /* own: of the process's own memory; seen: of the others */
 	uint64_t keep_below; /* of a random number, where not all fit; UINT64_MAX: all are kept */

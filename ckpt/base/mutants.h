@@ -103,7 +103,7 @@
 	X(MEND_NEVER, daemon, "a damaged const tensor is sought in other steps") \
 	X(MENDED_WITH_ANY, engine, "a const tensor is taken from another step if it has its fingerprint") \
 	X(CONST_NEVER_READ, daemon, "each commit that links a const part reads some of its file") \
-	X(CONST_SHARED_FOR_EVER, daemon, "so many steps share one const part, and no more") \
+	X(CONST_SHARED_FOR_EVER, daemon, "a const part is shared by a limited number of steps") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \

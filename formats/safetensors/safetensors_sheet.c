@@ -790,8 +790,9 @@ static int name_check(struct files *f, const char *key, bool repeats, struct ckp
 	return rc;
 }
 
-/* Two tensors of one name in the files: components are told apart by what stands in front. A second
- * name that is stored once is a name, too, but none that a reader finds a tensor under. */
+/* Finds two tensors that would have one name in the files; tensors of different components get
+ * different prefixes. The second name of a tensor that is stored once counts, too, although no
+ * tensor is stored under it. */
 static int names_check(struct files *f, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	uint32_t n = f->want->by_rank ? f->target->ntensor : f->first[f->n];

@@ -404,7 +404,7 @@ static void hold_run(struct rank *k)
 		model_fill(k, s, 0);
 		MUST_BE(ckpt_snapshot(k->c, s++, NULL), CKPT_SKIPPED);
 	}
-	/* it has waited once, and no more */
+	/* the guard has waited once only */
 	MUST_BE(rank_stats(k).average_waits, waits);
 	MUST(rank_stats(k).average_wait_ns >= 200 * NS_PER_MS);
 	k->c->every.max_ns = FINISH_MAX_NS; /* what does not hang is not to be in vain */

@@ -211,7 +211,8 @@ static void move_to_page(struct one *k, uint32_t i)
 	MUST_OF(k, ckpt_seal(k->c, PATIENCE, &k->err));
 }
 
-/* What is gone is not compared; and no step is lost, for nothing of it is saved here. */
+/* The daemon does not compare memory that was unmapped. No step is lost, because this rank saves
+ * nothing of that memory. */
 static void gone_in(const char *memory)
 {
 	uint32_t i = spec_of("norm");
