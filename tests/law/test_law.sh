@@ -274,10 +274,14 @@ check "the licence is there" grep -q "Apache License" LICENSE
 
 # ---- negative controls: a copy of the tree with a mistake in it ----
 
-plant() { # FILE LINE: in a fresh copy of the sources
-	rm -rf "$tmp/tree"
-	mkdir "$tmp/tree"
-	tar -cf - -T "$tmp/c" | tar -xf - -C "$tmp/tree"
+# One copy, which each mistake leaves as it was: only the file that had one is copied anew.
+mkdir "$tmp/tree"
+tar -cf - -T "$tmp/c" | tar -xf - -C "$tmp/tree"
+planted=
+plant() { # FILE LINE: at the end of the file, in the copy of the sources
+	[ -z "$planted" ] || rm "$tmp/tree/$planted"
+	[ ! -f "$planted" ] || ! grep -qxF "$planted" "$tmp/c" || cp "$planted" "$tmp/tree/$planted"
+	planted=$1
 	mkdir -p "$(dirname "$tmp/tree/$1")"
 	printf '%s\n' "$2" >>"$tmp/tree/$1"
 }
@@ -291,13 +295,10 @@ found() { # WORD CHECK...: the check names WORD
 	esac
 }
 if command -v python3 >/dev/null; then
-	python_plant() { # LINE: at the end of the package's _types.py
-		rm -rf "$tmp/tree"
-		mkdir -p "$tmp/tree/python/ckptd"
-		{ cat python/ckptd/_types.py && echo "$1"; } >"$tmp/tree/python/ckptd/_types.py"
-	}
-	python_found() { # WORD LINE
-		python_plant "$2" && found "$1" python_imports "$tmp/tree"
+	python_found() { # WORD LINE: at the end of the package's _types.py
+		mkdir -p "$tmp/package/python/ckptd"
+		{ cat python/ckptd/_types.py && echo "$2"; } >"$tmp/package/python/ckptd/_types.py"
+		found "$1" python_imports "$tmp/package"
 	}
 	check "(control) a package that is not of the standard library is found" python_found "imports requests" "import requests"
 	check "(control) torch at the top of a module is found" python_found "imports torch when" "import torch"
@@ -327,10 +328,10 @@ plant formats/safetensors/safetensors_read.c '#include <zlib.h>'
 check "(control) a decoder outside of coding is found" found "safetensors_read.c includes zlib.h" libraries "$tmp/tree"
 plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
-for planted in ckpt/table/table.h:'/* as native_part_table has it */' ckpt/engine/open.c:'extern int native_open(void);' \
+for each in ckpt/table/table.h:'/* as native_part_table has it */' ckpt/engine/open.c:'extern int native_open(void);' \
 	formats/safetensors/safetensors_read.c:'#define MANY NATIVE_ATTRS_MAX'; do
-	plant "${planted%%:*}" "${planted#*:}"
-	check "(control) a name of native in ${planted%%:*} is found" found "${planted%%:*}" native_names "$tmp/tree"
+	plant "${each%%:*}" "${each#*:}"
+	check "(control) a name of native in ${each%%:*} is found" found "${each%%:*}" native_names "$tmp/tree"
 done
 plant formats/registry/registry.c '/* native_format */'
 check "(control) the array of formats may name native" none native_names "$tmp/tree"

@@ -3,10 +3,11 @@
 # run.sh - every planted mistake (ckpt/base/mutants.h) against the tests that should find it (tests/mutants/table).
 # Called by `make mutants`, `make torture` and tests/mutants/test_mutants.sh. Builds what it runs (V=mutant).
 #
-#   tests/mutants/run.sh ALL | FAST | NAME...     a table; exit 1 when a mistake is not found
+#   tests/mutants/run.sh ALL | FAST | THIRD | NAME...   a table; exit 1 when a mistake is not found
 #   tests/mutants/run.sh --tap ...                TAP instead, the table behind "#| "
 #   tests/mutants/run.sh --programs SET B O       what the makefile has to build for them
 #
+# THIRD is every third of FAST: which, says SEED, or the day, so that three days have them all.
 # A mistake is found by the first of its tests that fails, dies or does not end. Each of these tests also
 # runs once without a mistake, and must pass: a test that always fails finds nothing. What a test may take
 # is MUTANT_SECONDS (60); MUTANT_JOBS (2) run at once.
@@ -18,10 +19,11 @@ build=${MUTANT_BUILD:-build}
 list=ckpt/base/mutants.h table=tests/mutants/table
 
 # NAME SET TEST... of those that are asked for.
-chosen() { # ALL | FAST | NAME...
+chosen() { # ALL | FAST | THIRD | NAME...
 	case ${1:-ALL} in
 	ALL) sed '/^#/d; /^[[:space:]]*$/d' $table ;;
 	FAST) awk '/^[^#]/ && $2 == "fast"' $table ;;
+	THIRD) awk -v of="${SEED:-$(date +%-j)}" '/^[^#]/ && $2 == "fast" && (NR + of) % 3 == 0' $table ;;
 	*)
 		local name
 		for name; do

@@ -75,9 +75,9 @@ TEST(a_replica_in_a_segment_is_compared_with_those_of_devices)
 /* --- not found --- */
 TEST(equal_replicas_in_different_memories_get_no_report)
 {
-	static const char *const memory[] = { "o", "d", "sod", "ds" };
+	static const char *const memory[] = { "sod", "d", "o", "ds" };
 
-	for (size_t i = 0; i < ARRAY_LEN(memory); i++) {
+	for (size_t i = 0; i < unit_scaled(ARRAY_LEN(memory)); i++) {
 		kinds = memory[i];
 		says_nothing(i % 2 ? "dp=2,fsdp=2" : "dp=2,tp=2");
 	}
@@ -165,7 +165,7 @@ TEST(a_stormy_run_of_equal_replicas_gets_no_report)
 	for (size_t m = 0; m < ARRAY_LEN(memory); m++) {
 		kinds = memory[m];
 		job_open(&J, "dp=3", FRESH);
-		for (uint32_t i = 0; i < STORM; i++)
+		for (uint32_t i = 0; i < unit_scaled(STORM); i++)
 			storm_step(&seed, i);
 		J.k[1].c->guard = CKPT_FINISH;
 		job_guard(&J);
@@ -247,7 +247,7 @@ TEST(a_daemon_that_ends_begins_no_sum)
 {
 	kinds = "so";
 	job_open(&J, "dp=4", FRESH);
-	for (uint32_t i = 1; i <= 40; i++) {
+	for (uint32_t i = 1; i <= unit_scaled(40); i++) {
 		job_mark(&J, CKPT_STAGE_ONLY);
 		host_kill(&H);
 		host_start(&H, NULL);
