@@ -534,7 +534,8 @@ static void on_drain(struct session *s, const struct wire_drain *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 		return;
 	}
-	*s->draining = (struct draining){ .number = number, .seq = s->seq };
+	*s->draining =
+		(struct draining){ .number = number, .seq = s->seq, .to = m->flags & WIRE_TO };
 	d->ndraining++;
 	for (struct job *j = d->jobs; j && !(m->flags & WIRE_TO); j = j->next)
 		if (!only || j == only)
@@ -561,7 +562,7 @@ void control_over(struct snap *s, int rc, const char *text)
 	uint64_t number = TAKE(s->drain);
 
 	for (struct session *c = s->job->d->sessions; c && number; c = c->next)
-		if (c->draining && c->draining->number >= number)
+		if (c->draining && !c->draining->to && c->draining->number >= number)
 			draining_add(c->draining, s, rc, text);
 }
 
@@ -572,14 +573,15 @@ void control_rescued(struct snap *s, uint64_t number, int rc, const char *text)
 			draining_add(c->draining, s, rc, text);
 }
 
-/* Is a step under way that a DRAIN of this number or an older one waits for? */
-static bool still_draining(const struct daemon *d, uint64_t number)
+/* Is a step under way that this DRAIN waits for? One to another directory waits for its own steps
+ * alone: those of an older DRAIN may never come to their disk. */
+static bool still_draining(const struct daemon *d, const struct draining *x)
 {
 	for (const struct job *j = d->jobs; j; j = j->next) {
-		if (rescue_has(j, number))
+		if (rescue_has(j, x->number))
 			return true;
-		for (const struct snap *s = j->snaps; s; s = s->next)
-			if (s->drain && s->drain <= number)
+		for (const struct snap *s = j->snaps; s && !x->to; s = s->next)
+			if (s->drain && s->drain <= x->number)
 				return true;
 	}
 	return false;
@@ -591,7 +593,7 @@ void control_look(struct daemon *d)
 		struct draining *x = s->draining;
 		struct wire_drained w = { 0 };
 
-		if (!x || !x->number || still_draining(d, x->number))
+		if (!x || !x->number || still_draining(d, x))
 			continue;
 		w.written = x->written;
 		w.failed = x->failed;

@@ -313,6 +313,7 @@ enum session_state {
 /* A DRAIN that is not answered yet. */
 struct draining {
 	uint64_t number; /* of the order; 0: there is none */
+	bool to;	 /* WIRE_TO: only what it writes itself counts */
 	uint32_t seq, written, failed;
 	int code;
 	char text[2048];

@@ -4,6 +4,54 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
+#include "ckpt/store/store.h"
+#include <fcntl.h>
+
+int daemon_ask_name(struct cli *c, const char *arg, char buf[PATH_MAX], const char **ret,
+		    struct ckpt_err *err)
+{
+	const char *job = c->value[OPT_JOB], *name = arg ? arg : job;
+	size_t n = name ? strlen(name) : 0;
+
+	*ret = NULL;
+	if (arg && job)
+		return ckpt_error(err, -EINVAL, "\"%.80s\" already names the job: omit --job %.80s",
+				  arg, job);
+	if (!name)
+		return 0;
+	n -= n && name[n - 1] == '@';
+	if (!n || n >= PATH_MAX)
+		return ckpt_error(err, -EINVAL, "\"%.80s\" is no name of a job", name);
+	memcpy(buf, name, n);
+	buf[n] = 0;
+	*ret = buf;
+	return 0;
+}
+
+static int job_seen(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	(void)arg;
+	(void)job;
+	(void)job_fd;
+	(void)abs_path;
+	return 1;
+}
+
+static enum control_bound where_binds(const struct cli *c)
+{
+	const char *env = getenv("CKPTD_STORE");
+	cleanup_close int fd = -1;
+
+	if (c->value[OPT_STORE])
+		return CONTROL_ALWAYS;
+	fd = open(c->where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd >= 0 && store_is_job(c->ops, fd) > 0)
+		return CONTROL_ALONE;
+	if (env && *env)
+		return CONTROL_ALWAYS;
+	return store_jobs(c->ops, c->where, job_seen, NULL, NULL) > 0 ? CONTROL_ALONE
+								      : CONTROL_HINT;
+}
 
 int daemon_ask_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err)
 {
@@ -11,8 +59,8 @@ int daemon_ask_open(struct control *k, struct cli *c, uint64_t until, struct ckp
 	const struct control_at at = { .socket = c->value[OPT_SOCKET] ? c->value[OPT_SOCKET]
 						 : env && *env	      ? env
 								      : NULL,
-				       .only = c->value[OPT_STORE],
 				       .where = c->where,
+				       .bound = where_binds(c),
 				       .stopped = cli_stopped };
 
 	return control_open(k, &at, until, err);

@@ -11,29 +11,14 @@ struct drain {
 	struct cli *c;
 	struct control k;
 	uint64_t until;
-	char job[CKPT_JOB_MAX + 8]; /* "": all */
+	const char *named;	    /* on the command line; NULL: not */
+	char job[CKPT_JOB_MAX + 8]; /* "": several */
 	struct wire_drained got;
 };
 
-/* The job that is meant, and the directory, which is made where it is missing. */
-static int drain_order(struct drain *d, struct wire_drain *ask, int *ret_fd, struct ckpt_err *err)
+/* --to's directory, which is made where it is missing. */
+static int directory_open(const char *to, int *ret_fd, struct ckpt_err *err)
 {
-	const char *to = d->c->value[OPT_TO], *job = d->c->narg ? d->c->arg[0] : NULL;
-	uint32_t i;
-	int rc = 0;
-
-	if (job || to) {
-		rc = control_report(&d->k, err);
-		if (rc == 0)
-			rc = control_job(&d->k, job, &i, err);
-		if (rc < 0)
-			return rc;
-		ask->job = d->k.report.job[i].id;
-		snprintf(d->job, sizeof d->job, "%s", d->k.report.job[i].name);
-	}
-	if (!to)
-		return 0;
-	ask->flags = WIRE_TO;
 	if (mkdir(to, 0700) < 0 && errno != EEXIST)
 		return ckpt_error_errno(err, errno, "cannot make %s", to);
 	*ret_fd = open(to, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -41,21 +26,71 @@ static int drain_order(struct drain *d, struct wire_drain *ask, int *ret_fd, str
 }
 
 /* The DRAIN's answer comes when all is over: a failure of the connection before that says nothing
- * about the steps. */
-static int jobs_drain(struct drain *d, struct ckpt_err *err)
+ * about the steps. job 0: all. */
+static int job_drain(struct drain *d, uint64_t job, int fd, struct ckpt_err *err)
 {
-	struct wire_drain ask = { 0 };
-	cleanup_close int fd = -1;
-	int rc = drain_order(d, &ask, &fd, err);
+	struct wire_drain ask = { .job = job, .flags = fd < 0 ? 0 : WIRE_TO };
+	struct wire_drained got;
+	int rc = control_call(&d->k, &ask, WIRE_DRAIN, fd, &got, NULL, d->until, err);
 
-	if (rc < 0)
-		return rc;
-	rc = control_call(&d->k, &ask, WIRE_DRAIN, fd, &d->got, NULL, d->until, err);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(
 			err, rc,
 			"not every staged step is written yet: ckptd continues to write them");
+	if (rc < 0)
+		return rc;
+	if (!d->got.failed && got.failed) {
+		d->got.code = got.code;
+		memcpy(d->got.text, got.text, sizeof d->got.text);
+	}
+	d->got.written += got.written;
+	d->got.failed += got.failed;
+	return 0;
+}
+
+/* Those that are meant: in one request where that is all, for then no job waits for another. */
+static int all_drain(struct drain *d, int fd, struct ckpt_err *err)
+{
+	const struct wire_report *r = &d->k.report;
+	uint32_t n = 0, last = 0;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < r->head->njob; i++)
+		if (control_is_meant(&d->k, d->named, i)) {
+			last = i;
+			n++;
+		}
+	if (!n && control_is_selected(&d->k, d->named))
+		return control_job(&d->k, d->named, &last, err); /* which says that */
+	if (n == r->head->njob && fd < 0)
+		return job_drain(d, 0, fd, err);
+	for (uint32_t i = 0; i < r->head->njob && !rc; i++)
+		if (control_is_meant(&d->k, d->named, i))
+			rc = job_drain(d, r->job[i].id, fd, err);
 	return rc;
+}
+
+static int jobs_drain(struct drain *d, struct ckpt_err *err)
+{
+	const struct wire_report *r = &d->k.report;
+	const char *to = d->c->value[OPT_TO];
+	bool all = d->c->value[OPT_ALL];
+	cleanup_close int fd = -1;
+	uint32_t i;
+	int rc = control_report(&d->k, err);
+
+	/* A daemon without jobs has nothing to write. */
+	all |= rc == 0 && !r->head->njob && !control_is_selected(&d->k, d->named);
+	if (rc == 0 && !all)
+		rc = control_job(&d->k, d->named, &i, err);
+	if (rc == 0 && to)
+		rc = directory_open(to, &fd, err);
+	if (rc < 0)
+		return rc;
+	if (all)
+		return all_drain(d, fd, err);
+	snprintf(d->job, sizeof d->job, "%s", r->job[i].name);
+	return job_drain(d, r->job[i].id, fd, err);
 }
 
 static void drained_print(const struct drain *d)
@@ -77,16 +112,24 @@ static int drain_run(struct cli *c)
 {
 	struct drain d = { .c = c, .k = { .sock = -1 } };
 	struct ckpt_err err = { 0 };
+	char word[PATH_MAX];
 	int rc = daemon_ask_until(c, &d.until, &err), code;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
+	rc = daemon_ask_name(c, c->narg ? c->arg[0] : NULL, word, &d.named, &err);
+	if (rc == 0 && d.named && c->value[OPT_ALL])
+		rc = ckpt_error(&err, -EINVAL, "--all means every job: omit %.80s", d.named);
+	if (rc < 0)
+		return cli_fail(c, rc, &err, "ckptctl drain -h");
 	rc = daemon_ask_open(&d.k, c, d.until, &err);
 	if (rc == 0)
 		rc = jobs_drain(&d, &err);
 	if (rc < 0) {
 		if (rc == -ETIMEDOUT)
 			code = cli_fail(c, rc, &err, "ckptctl status");
+		else if (rc == -ENOTUNIQ)
+			code = cli_fail(c, rc, &err, "ckptctl drain --all writes all of them");
 		else if (rc == -EBUSY)
 			code = cli_fail(c, rc, &err,
 					"ckptctl drain again, when the other drain has ended");
@@ -107,10 +150,13 @@ static int drain_run(struct cli *c)
 const struct cli_verb verb_drain = {
 	.name = "drain",
 	.help = "make the daemon write all staged steps, and wait until it has",
-	.synopsis = (const char *const[]){ "[JOB] [--timeout TIME]", "[JOB] --to DIR", NULL },
+	.synopsis = (const char *const[]){ "[JOB] [--timeout TIME]", "--all [--timeout TIME]",
+					   "[JOB] --to DIR", NULL },
 	.about =
-		"The daemon writes the newest staged step of JOB, or of every job if JOB is not given, "
-		"and the steps that were already marked, whatever persist_every is. It tries again to "
+		"The daemon writes the newest staged step of JOB, or with --all of every job, and "
+		"the steps that were already marked, whatever persist_every is. JOB can be omitted "
+		"if ckptd has one job, or if -C, CKPTD_STORE or the current directory is that of "
+		"the job or of its store. It tries again to "
 		"write a step that it could not write before. The daemon does not stop. Use this in "
 		"scripts that run before a machine is taken away. If the trainer has not called "
 		"ckpt_guard yet for a step, the step is committed after it has. "
@@ -120,11 +166,13 @@ const struct cli_verb verb_drain = {
 		"aside and removes none: if DIR has the step, or a newer one, the drain fails.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl drain --timeout 4m", "in a preStop hook or an epilog" },
+			{ "ckptctl drain --all --timeout 4m", "in a preStop hook or an epilog" },
 			{ "ckptctl drain demo --to /mnt/spare", "to /mnt/spare/demo" },
 			{ NULL, NULL } },
 	.option =
 		(const struct cli_verb_option[]){
+			{ OPT_ALL, "every job; with -C every job of that store" },
+			{ OPT_JOB, DAEMON_JOB_HELP },
 			{ OPT_TO, "write to DIR/JOB instead; DIR is made if it is missing" },
 			{ OPT_TIMEOUT, "stop waiting after this time (30s, 5m); default: never" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },

@@ -37,14 +37,14 @@ static int held_alone(struct cli *c, const struct control *k, uint32_t job, stru
 	return 0;
 }
 
-static int job_forget(struct cli *c, struct control *k, uint32_t *ret_job, bool *ret_alone,
-		      struct wire_forgotten *ret, struct ckpt_err *err)
+static int job_forget(struct cli *c, struct control *k, const char *name, uint32_t *ret_job,
+		      bool *ret_alone, struct wire_forgotten *ret, struct ckpt_err *err)
 {
 	struct wire_forget ask = { .flags = c->value[OPT_ALL] ? WIRE_ALL : 0 };
 	int rc = control_report(k, err);
 
 	if (rc == 0)
-		rc = control_job(k, c->arg[0], ret_job, err);
+		rc = control_job(k, name, ret_job, err);
 	if (rc == 0 && !c->value[OPT_ALL])
 		rc = held_alone(c, k, *ret_job, err);
 	*ret_alone = rc == -EBUSY;
@@ -71,22 +71,28 @@ static int forget_run(struct cli *c)
 	struct control k = { .sock = -1 };
 	struct ckpt_err err = { 0 };
 	struct wire_forgotten got;
+	char word[PATH_MAX];
+	const char *name;
 	bool alone = false;
 	uint32_t job = 0;
-	int rc, code = CLI_OK;
+	int rc = daemon_ask_name(c, c->narg ? c->arg[0] : NULL, word, &name, &err), code = CLI_OK;
 
-	if (!c->narg)
+	if (rc < 0)
+		return cli_fail(c, rc, &err, "ckptctl forget -h");
+	if (c->value[OPT_ALL] && !name) /* what is lost by it is not the only job's by chance */
 		return cli_usage(c, "ckptctl status lists the jobs",
-				 "ckptctl forget needs the job's name");
+				 "ckptctl forget --all needs the job's name");
 	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
-		rc = job_forget(c, &k, &job, &alone, &got, &err);
+		rc = job_forget(c, &k, name, &job, &alone, &got, &err);
 	if (rc == -EBUSY && (alone || would_lose(c, &k, job))) {
+		const char *its = name ? name : k.report.job[job].name;
+
 		code = cli_fail(
 			c, rc, &err,
 			"ckptctl drain %s --to DIR writes it; ckptctl forget --all %s gives "
 			"it up",
-			c->arg[0], c->arg[0]);
+			its, its);
 	} else if (rc == -EBUSY) {
 		code = cli_fail(c, rc, &err, "ckptctl status -w shows when that is over");
 	} else if (rc < 0) {
@@ -106,7 +112,7 @@ static int forget_run(struct cli *c)
 const struct cli_verb verb_forget = {
 	.name = "forget",
 	.help = "free the memory of a job that has ended",
-	.synopsis = (const char *const[]){ "JOB", "--all JOB", NULL },
+	.synopsis = (const char *const[]){ "[JOB]", "--all JOB", NULL },
 	.about =
 		"After a job has ended, the daemon keeps its newest step in memory so that a "
 		"restart is quick: until a new launch has a newer one, or until ten minutes "
@@ -122,10 +128,11 @@ const struct cli_verb verb_forget = {
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_ALL, "also a step that is not on disk: it is lost" },
+			{ OPT_JOB, DAEMON_JOB_HELP },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0; 2 no job was named, or several jobs have this name; 10 the daemon has no "
+	.exits = "0; 2 the command is wrong, or there are several jobs; 10 the daemon has no "
 		 "such job; 11 ranks are attached, a step is being written, or one is not on "
 		 "disk; 12 the daemon belongs to another user; 14 no daemon; 15 it does not "
 		 "answer.",

@@ -152,13 +152,17 @@ static bool has_drifted(const struct wire_report_job *j)
 	return j->drift[0] != 0;
 }
 
-static bool any_trouble(const struct wire_report *r)
+static bool any_trouble(const struct control *k, const char *job)
 {
+	const struct wire_report *r = &k->report;
+
 	for (uint32_t i = 0; i < r->head->naverage; i++)
-		if (wire_average_is_bad(&r->average[i]))
+		if (wire_average_is_bad(&r->average[i]) &&
+		    control_is_meant(k, job, r->average[i].job))
 			return true;
 	for (uint32_t i = 0; i < r->head->njob; i++)
-		if (is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i]))
+		if ((is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i])) &&
+		    control_is_meant(k, job, i))
 			return true;
 	return false;
 }
@@ -408,9 +412,9 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_close(o);
 }
 
-/* r NULL: no daemon. */
-static void report_put(struct output *o, const struct control *k, const struct wire_report *r,
-		       const char *host)
+/* r NULL: no daemon. job: the one that was named; NULL: none. */
+static void report_put(struct output *o, const struct control *k, const char *job,
+		       const struct wire_report *r, const char *host)
 {
 	output_key(o, "running", cell_flag(r != NULL));
 	output_key(o, "socket", cell_text(k->socket));
@@ -422,7 +426,8 @@ static void report_put(struct output *o, const struct control *k, const struct w
 	output_key(o, "cut", r ? cell_flag(r->head->cut) : cell_none());
 	output_list(o, "jobs", NULL, 0);
 	for (uint32_t i = 0; r && i < r->head->njob; i++)
-		json_job(o, r, i);
+		if (control_is_meant(k, job, i))
+			json_job(o, r, i);
 	output_close(o);
 }
 
@@ -781,11 +786,13 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	text_error(c, r, j);
 }
 
-static void report_say(struct cli *c, const struct wire_report *r, const char *host,
+static void report_say(struct cli *c, const struct control *k, const char *job, const char *host,
 		       const char *why)
 {
+	const struct wire_report *r = k->report.head ? &k->report : NULL;
 	const char *dot = c->out_screen.unicode ? "\u25cf" : "*";
 	char up[HUMAN_BYTES];
+	uint32_t shown = 0;
 
 	if (!r) {
 		cli_mark(c, STYLE_BAD, dot, 2, " %s", why);
@@ -796,16 +803,21 @@ static void report_say(struct cli *c, const struct wire_report *r, const char *h
 		 " %s on %s, pid %u, up %s%s", r->head->version, host, r->head->pid, up,
 		 r->head->draining ? ", stopping: it writes the staged steps" : "");
 	for (uint32_t i = 0; i < r->head->njob; i++)
-		text_job(c, r, i);
-	if (!r->head->njob)
-		cli_say(c, STYLE_DIM, "  No job has attached yet.");
+		if (control_is_meant(k, job, i)) {
+			text_job(c, r, i);
+			shown++;
+		}
+	if (!shown)
+		cli_say(c, STYLE_DIM,
+			r->head->njob ? "  The job has not attached yet."
+				      : "  No job has attached yet.");
 	if (r->head->cut)
 		cli_say(c, STYLE_WARN,
 			"The report is cut: ckptd has more jobs, ranks or steps than fit into it.");
 }
 
 /* why: there is no report. */
-static void frame_print(struct cli *c, const struct control *k, const char *why)
+static void frame_print(struct cli *c, const struct control *k, const char *job, const char *why)
 {
 	const struct wire_report *r = k->report.head ? &k->report : NULL;
 	char host[256] = "";
@@ -816,9 +828,9 @@ static void frame_print(struct cli *c, const struct control *k, const char *why)
 		output_line(c->o, "ckptd.status/1", "status");
 	else
 		output_begin(c->o, "ckptd.status/1");
-	report_put(c->o, k, r, host);
+	report_put(c->o, k, job, r, host);
 	if (!c->json)
-		report_say(c, r, host, why);
+		report_say(c, k, job, host, why);
 	output_end(c->o);
 }
 
@@ -851,7 +863,7 @@ static void screen_paint(struct cli *c, const char *text)
 }
 
 /* The text of a frame, malloc'ed; NULL: out of memory. */
-static char *frame_text(struct cli *c, const struct control *k, const char *why)
+static char *frame_text(struct cli *c, const struct control *k, const char *job, const char *why)
 {
 	struct cli to = *c;
 	char *buf = NULL;
@@ -862,7 +874,7 @@ static char *frame_text(struct cli *c, const struct control *k, const char *why)
 		return NULL;
 	to.o = output_text_new(to.out, &c->out_screen, c->err, &c->err_screen);
 	if (to.o) {
-		frame_print(&to, k, why);
+		frame_print(&to, k, job, why);
 		to.o->ops->free(to.o);
 	}
 	fclose(to.out);
@@ -870,6 +882,7 @@ static char *frame_text(struct cli *c, const struct control *k, const char *why)
 }
 
 struct watch {
+	const char *job; /* that was named; NULL: none */
 	bool screen, first;
 	char *last; /* frame */
 };
@@ -879,13 +892,13 @@ static void watch_frame(struct cli *c, const struct control *k, const char *why,
 	char *text;
 
 	if (c->json) {
-		frame_print(c, k, why);
+		frame_print(c, k, w->job, why);
 		fflush(c->out);
 		return;
 	}
 	screen_probe(c->out, c->value[OPT_COLOR], c->value[OPT_ASCII],
 		     &c->out_screen); /* resized? */
-	text = frame_text(c, k, why);
+	text = frame_text(c, k, w->job, why);
 	if (!text)
 		return;
 	free(w->last);
@@ -898,9 +911,10 @@ static void watch_frame(struct cli *c, const struct control *k, const char *why,
 }
 
 /* Until the process is asked to stop: that is how it ends, and no failure. */
-static int watch_run(struct cli *c, struct control *k)
+static int watch_run(struct cli *c, struct control *k, const char *job)
 {
-	struct watch w = { .screen = c->out_screen.terminal && !c->out_screen.dumb && !c->json,
+	struct watch w = { .job = job,
+			   .screen = c->out_screen.terminal && !c->out_screen.dumb && !c->json,
 			   .first = true };
 	struct ckpt_err err = { 0 };
 
@@ -923,21 +937,39 @@ static int watch_run(struct cli *c, struct control *k)
 	return CLI_OK;
 }
 
+/* What was chosen must be there; where nothing was, every job is shown. */
+static int jobs_check(const struct control *k, const char *job, struct ckpt_err *err)
+{
+	uint32_t any;
+
+	for (uint32_t i = 0; i < k->report.head->njob; i++)
+		if (control_is_meant(k, job, i))
+			return 0;
+	return control_is_selected(k, job) ? control_job(k, job, &any, err) : 0;
+}
+
 static int status_run(struct cli *c)
 {
-	struct control k;
+	struct control k = { .sock = -1 };
 	struct ckpt_err err = { 0 };
-	int rc = daemon_ask_open(&k, c, 0, &err), code = CLI_OK;
+	char word[PATH_MAX];
+	const char *job;
+	int rc = daemon_ask_name(c, c->narg ? c->arg[0] : NULL, word, &job, &err), code = CLI_OK;
 
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl status -h");
+	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = control_report(&k, &err);
+	if (rc == 0 && !c->value[OPT_WATCH])
+		rc = jobs_check(&k, job, &err);
 	if (rc)
 		code = daemon_ask_fail(c, &k, rc, &err);
 	else if (c->value[OPT_WATCH])
-		code = watch_run(c, &k);
+		code = watch_run(c, &k, job);
 	else
-		frame_print(c, &k, NULL);
-	if (!code && !c->value[OPT_WATCH] && any_trouble(&k.report))
+		frame_print(c, &k, job, NULL);
+	if (!code && !c->value[OPT_WATCH] && any_trouble(&k, job))
 		code = CLI_WARNINGS;
 	control_close(&k);
 	return code;
@@ -947,9 +979,10 @@ const struct cli_verb verb_status = {
 	.name = "status",
 	.synonyms = (const char *const[]){ "jobs", NULL },
 	.help = "show what survives if a job dies now, and what the daemon does",
-	.synopsis = (const char *const[]){ "[-w]", NULL },
+	.synopsis = (const char *const[]){ "[JOB] [-w]", NULL },
 	.about =
-		"For every job of this user's daemon on this host, status shows the job's current step, "
+		"For every job of this user's daemon on this host, or for JOB or those of a store that "
+		"is chosen with -C, CKPTD_STORE or as the current directory, status shows the job's current step, "
 		"the newest step in memory, which survives the trainer, and the newest step on disk, "
 		"which survives the host, with their ages: this is what you have if the job dies now. "
 		"It also shows the job's ranks, its speed, the step that is being written, how long "
@@ -967,13 +1000,15 @@ const struct cli_verb verb_status = {
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_WATCH, "show it every second, until Ctrl-C" },
+			{ OPT_JOB, "only this job, as NAME or STORE/NAME" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, its replicas "
-		"differ, an average has NaN or cannot be right, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"0 (also if Ctrl-C ends -w); 2 the command is wrong; 3 the daemon cannot write the steps of a job, its replicas "
+		"differ, an average has NaN or cannot be right, or a disk hangs; 10 the daemon does not have what was chosen; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
-	.narg_max = 0,
+	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
+	.narg_max = 1,
 	.run = status_run,
 };

@@ -14,6 +14,7 @@ struct trigger {
 	struct cli *c;
 	struct control k;
 	uint64_t job, number, after, began_ns, until;
+	const char *named; /* on the command line; NULL: not */
 	char name[CKPT_JOB_MAX + 8];
 	uint64_t step; /* that fulfilled the order; UINT64_MAX: not known */
 };
@@ -26,7 +27,7 @@ static int trigger_order(struct trigger *t, struct ckpt_err *err)
 	int rc = control_report(&t->k, err);
 
 	if (rc == 0)
-		rc = control_job(&t->k, t->c->value[OPT_JOB], &i, err);
+		rc = control_job(&t->k, t->named, &i, err);
 	if (rc < 0)
 		return rc;
 	ask.job = t->job = t->k.report.job[i].id;
@@ -132,10 +133,14 @@ static int trigger_run(struct cli *c)
 		.c = c, .k = { .sock = -1 }, .began_ns = now_ns(), .step = UINT64_MAX
 	};
 	struct ckpt_err err = { 0 };
+	char word[PATH_MAX];
 	int rc = daemon_ask_until(c, &t.until, &err), code = CLI_OK;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl trigger --wait --timeout 10m");
+	rc = daemon_ask_name(c, c->narg ? c->arg[0] : NULL, word, &t.named, &err);
+	if (rc < 0)
+		return cli_fail(c, rc, &err, "ckptctl trigger -h");
 	rc = daemon_ask_open(&t.k, c, t.until, &err);
 	if (rc == 0)
 		rc = trigger_order(&t, &err);
@@ -157,7 +162,7 @@ const struct cli_verb verb_trigger = {
 	.name = "trigger",
 	.help = "write the next step that a job marks to the store",
 	.synopsis =
-		(const char *const[]){ "[--job JOB] [--final]", "--wait [--timeout TIME]", NULL },
+		(const char *const[]){ "[JOB] [--final]", "[JOB] --wait [--timeout TIME]", NULL },
 	.about = "ckptd writes the next step that the job marks, even if persist_every would skip "
 		 "it. The trainer is not interrupted: it marks steps when it is ready. With "
 		 "--final the trainer waits for a free slot instead of skipping that step. If the "
@@ -165,14 +170,13 @@ const struct cli_verb verb_trigger = {
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl trigger", "the only job: its next step" },
-			{ "ckptctl trigger --job demo --wait --timeout 10m",
+			{ "ckptctl trigger demo --wait --timeout 10m",
 			  "and wait until it is committed" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_JOB,
-			  "the job, as NAME or STORE/NAME; needed when there are several" },
+			{ OPT_JOB, DAEMON_JOB_HELP },
 			{ OPT_FINAL, "the trainer waits for a slot instead of skipping the step" },
 			{ OPT_WAIT, "wait until the step is committed" },
 			{ OPT_TIMEOUT, "wait no longer than this (30s, 5m); implies --wait" },
@@ -183,6 +187,7 @@ const struct cli_verb verb_trigger = {
 		 "several jobs; 5 the step was not written; 10 no such job, or no rank of it is "
 		 "attached; 12 the daemon belongs to another user; 14 no daemon; 15 timed out, or "
 		 "the daemon does not answer.",
-	.narg_max = 0,
+	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
+	.narg_max = 1,
 	.run = trigger_run,
 };

@@ -552,7 +552,7 @@ const struct cli_verb verb_wait = {
 			{ OPT_STATE, "staged, persisted or committed (the default)" },
 			{ OPT_TIMEOUT,
 			  "stop waiting after this time (30s, 5m, 2h); default: never" },
-			{ OPT_JOB, "the job, as NAME or STORE/NAME; needed if there are several" },
+			{ OPT_JOB, DAEMON_JOB_HELP },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},

@@ -354,9 +354,11 @@ int store_outside(const struct io_ops *ops, const char *path, uint64_t own_step,
 /* No format knows what is at a path: -ENOENT with a sentence if it is a job's directory, else 0. */
 int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 
+/* Is it a job's directory (it has .ckptd or a step)? 1 yes, 0 no, -errno. */
+int store_is_job(const struct io_ops *ops, int fd);
 /*
- * Calls `each` for the jobs of a path, by name: for the path itself if it is a job directory (it
- * has .ckptd or a step), else for each subdirectory that is one. No job is no error. job_fd is
+ * Calls `each` for the jobs of a path, by name: for the path itself if it is a job directory, else
+ * for each subdirectory that is one. No job is no error. job_fd is
  * closed after `each`; a result != 0 of `each` ends the loop and is returned. -ENOENT: there is no
  * such path.
  */

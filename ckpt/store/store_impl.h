@@ -54,9 +54,6 @@ void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX]);
 int store_list(const struct io_ops *ops, int job_fd, uint32_t kinds, struct store_name **ret,
 	       uint32_t *ret_n);
 
-/* Is it a job's directory? 1 yes, 0 no, -errno. (store_find.c) */
-int store_is_job(const struct io_ops *ops, int fd);
-
 /* store_resolve of a path. (store_path.c) */
 int store_path_find(const struct io_ops *ops, const struct format *format, const char *path,
 		    struct store_ref *ret, struct ckpt_err *err);

@@ -244,7 +244,7 @@ static bool job_is_below(const char *where, const struct wire_report_job *j)
 	return !strcmp(path, j->store) || !strcmp(path, job);
 }
 
-static bool job_is_meant(const struct wire_report_job *j, const char *name)
+static bool job_is_called(const struct wire_report_job *j, const char *name)
 {
 	char path[JOB_PATH];
 
@@ -253,41 +253,66 @@ static bool job_is_meant(const struct wire_report_job *j, const char *name)
 	       (name[0] == '/' && !strcmp(name, j->store));
 }
 
-/* How many are meant, and the last of them. where NULL: wherever they are. */
-static uint32_t jobs_meant(const struct control *k, const char *name, const char *where,
-			   uint32_t *ret_index)
+/* The directory that other jobs do not count outside of; NULL: they count wherever they are. */
+static const char *bound_of(const struct control *k, const char *name)
+{
+	bool binds = k->at.bound == CONTROL_ALWAYS || (k->at.bound == CONTROL_ALONE && !name);
+
+	return binds && !(name && strchr(name, '/')) ? k->at.where : NULL;
+}
+
+/* A path as the daemon says it. */
+static const char *name_real(const char *name, char buf[PATH_MAX])
+{
+	return name && strchr(name, '/') && realpath(name, buf) ? buf : name;
+}
+
+bool control_is_selected(const struct control *k, const char *name)
+{
+	return name || bound_of(k, name);
+}
+
+bool control_is_meant(const struct control *k, const char *name, uint32_t index)
+{
+	const struct wire_report_job *j = &k->report.job[index];
+	const char *where = bound_of(k, name);
+	char real[PATH_MAX];
+
+	return (!where || job_is_below(where, j)) && job_is_called(j, name_real(name, real));
+}
+
+/* Of several that are meant the only one below the directory. */
+static bool job_beside(const struct control *k, const char *name, uint32_t *ret_index)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < k->report.head->njob; i++)
-		if ((!where || job_is_below(where, &k->report.job[i])) &&
-		    job_is_meant(&k->report.job[i], name)) {
+	for (uint32_t i = 0; k->at.where && i < k->report.head->njob; i++)
+		if (control_is_meant(k, name, i) && job_is_below(k->at.where, &k->report.job[i])) {
 			*ret_index = i;
 			n++;
 		}
-	return n;
+	return n == 1;
 }
 
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err)
 {
 	const struct wire_report *r = &k->report;
-	const char *only = k->at.only;
-	char all[2048] = "", path[JOB_PATH], real[PATH_MAX];
-	uint32_t n, known = 0;
+	const char *where = bound_of(k, name);
+	char all[2048] = "", path[JOB_PATH];
+	uint32_t n = 0, known = 0;
 
-	if (name && strchr(name, '/')) { /* it says by itself where the job is */
-		name = realpath(name, real) ? real : name;
-		only = NULL;
-	}
-	n = jobs_meant(k, name, only, ret_index);
-
-	if (n == 1 || (n && !only && jobs_meant(k, name, k->at.where, ret_index) == 1))
+	for (uint32_t i = 0; i < r->head->njob; i++)
+		if (control_is_meant(k, name, i)) {
+			*ret_index = i;
+			n++;
+		}
+	if (n == 1 || (n && job_beside(k, name, ret_index)))
 		return 0;
 	for (uint32_t i = 0; i < r->head->njob; i++) {
 		size_t len = strlen(all);
 
-		if (only && !job_is_below(only, &r->job[i]))
+		if (n && !control_is_meant(k, name, i))
 			continue;
 		job_path(&r->job[i], path, sizeof path);
 		snprintf(all + len, sizeof all - len, "%s%s", known++ ? ", " : "", path);
@@ -298,8 +323,8 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 				       : "ckptd has several jobs",
 				  all);
 	return ckpt_error(err, -ENOENT, "ckptd on %s has no job%s%s%s%s%s%s", k->socket,
-			  name ? " " : "", name ? name : "", only ? " in " : "", only ? only : "",
-			  known ? "; it has " : "", all);
+			  name ? " " : "", name ? name : "", where ? " in " : "",
+			  where ? where : "", known ? "; it has " : "", all);
 }
 
 uint64_t control_wall(const struct wire_report *r, uint64_t ns)

@@ -11,11 +11,18 @@
 	(5 * NS_PER_S)		 /* a daemon that works answers a question within this time */
 #define CONTROL_LAST_NS NS_PER_S /* after control_open's `until` a call waits no longer than this */
 
+/* What a store or a job directory says about the job that is meant. */
+enum control_bound {
+	CONTROL_HINT,	/* of several jobs that are meant, the one below it is */
+	CONTROL_ALONE,	/* if no job is named, only those below it; else as HINT */
+	CONTROL_ALWAYS, /* only those below it. A name that is a path says where by itself */
+};
+
 /* What a caller has been given. Strings are borrowed for as long as the connection is used. */
 struct control_at {
 	const char *socket; /* NULL: this user's own daemon */
-	const char *only;   /* a store or a job directory: other jobs do not count; NULL: all do */
-	const char *where;  /* of several jobs of one name the one below this directory is meant */
+	const char *where;  /* a store or a job directory; NULL: none */
+	enum control_bound bound;
 	bool (*stopped)(void); /* has the process been asked to stop? NULL: never */
 };
 
@@ -49,10 +56,14 @@ int control_call(struct control *k, void *msg, enum wire_type type, int fd, void
  * control_close. */
 int control_report(struct control *k, struct ckpt_err *err);
 
-/* The job in the report that name means (NULL: the only one; else NAME, a path STORE/NAME, or the
- * path of a store), below `only` if that is set. If several match, the job below `where` is meant.
- * -ENOENT,
- * -ENOTUNIQ: the sentence lists the jobs. */
+/*
+ * Which jobs of the report are meant. name: NULL, NAME, a path STORE/NAME, or the path of a store.
+ * is_selected: does the name, or the directory, choose among the jobs? Then a job that ckptd does
+ * not have is an error; else every job is meant.
+ */
+bool control_is_selected(const struct control *k, const char *name);
+bool control_is_meant(const struct control *k, const char *name, uint32_t index);
+/* The one that is meant. -ENOENT, -ENOTUNIQ: the sentence lists the jobs. */
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err);
 /* A moment of CLOCK_MONOTONIC in the report as time of day; 0: never. */

@@ -103,7 +103,7 @@ check "the job's own store is refused: 2" ctl_says 2 "a launch of this ckptd wri
 check "and what is no directory: 10" ctl_says 10 "cannot open" drain a --to "$tmp/spare/a/.ckptd/gen-00000001"
 check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
 check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
-check "forget needs a name" ctl_says 2 "needs the job's name" forget
+check "forget --all needs a name, even of the only job" ctl_says 2 "needs the job's name" forget --all
 other_start() { # JOB
 	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --socket "$socket" --step-ms 5 --guard finish \
 		--snapshot-every 2 --wait-ready >/dev/null 2>&1 &
@@ -220,7 +220,7 @@ same_as_disk() { # the newest staged step, from memory and then from disk
 	local step
 	step=$(last_of_memory)
 	restored 0 "step $step from memory" "$tmp/last" "$step" || return 1
-	"$ckptctl" drain --timeout 20s >/dev/null || return 1
+	"$ckptctl" drain --all --timeout 20s >/dev/null || return 1
 	ctl_says 0 "step $step on" restore "$step" "$tmp/disk" --mesh fsdp=3 -C "$store" || return 1
 	cmp_files
 }

@@ -429,7 +429,7 @@ trains() { # bounded: it has some losses more than now, so its ranks are attache
 }
 
 settled() { # the daemon, if one lives, has written what it has
-	"$build/ckptctl" drain -q -S "$socket" --timeout "${wait_s}s" >/dev/null 2>&1
+	"$build/ckptctl" drain --all -q -S "$socket" --timeout "${wait_s}s" >/dev/null 2>&1
 }
 
 # Another directory has the job's name for one launch: a copy, of which the last step is missing.

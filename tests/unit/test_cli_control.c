@@ -45,6 +45,7 @@ static struct {
 	_Atomic bool over;
 	_Alignas(16) uint8_t report[65536];
 	uint64_t bytes;
+	_Atomic uint64_t ordered; /* the jobs of TRIGGER, DRAIN and FORGET: bit `id`; 0 is all */
 } fake;
 
 static int report_fd(void)
@@ -59,6 +60,27 @@ static int report_fd(void)
 	}
 	assert_int_equal(wire_memfd_of("fake", fake.report, bytes, &fd, NULL), 0);
 	return fd;
+}
+
+/* An order that does nothing. All three have the job at the same place. */
+static bool order_answer(int sock, const struct wire_head *ask)
+{
+	struct wire_triggered triggered = { .number = 1 };
+	struct wire_drained drained = { .written = 1 };
+	struct wire_forgotten forgotten = { .steps = 1 };
+
+	if (ask->type != WIRE_TRIGGER && ask->type != WIRE_DRAIN && ask->type != WIRE_FORGET)
+		return false;
+	fake.ordered |= UINT64_C(1) << ((const struct wire_trigger *)ask)->job;
+	if (ask->type == WIRE_TRIGGER)
+		(void)wire_send(sock, &triggered, WIRE_TRIGGERED, sizeof triggered, ask->seq, NULL,
+				0);
+	else if (ask->type == WIRE_DRAIN)
+		(void)wire_send(sock, &drained, WIRE_DRAINED, sizeof drained, ask->seq, NULL, 0);
+	else
+		(void)wire_send(sock, &forgotten, WIRE_FORGOTTEN, sizeof forgotten, ask->seq, NULL,
+				0);
+	return true;
 }
 
 static void answer(int sock, const struct wire_head *ask)
@@ -96,6 +118,8 @@ static void answer(int sock, const struct wire_head *ask)
 		(void)wire_send(sock, &ok, WIRE_OK, sizeof ok, ask->seq, NULL, 0);
 		return;
 	}
+	if (order_answer(sock, ask))
+		return;
 	fd = report_fd();
 	if (fake.manner == SHORT)
 		(void)wire_send(sock, &is, WIRE_STATUS_IS, sizeof is / 2, seq, &fd, 1);
@@ -208,6 +232,21 @@ static struct wire_report_step *report_steps(void)
 	const struct wire_report_head *h = (const struct wire_report_head *)fake.report;
 
 	return (struct wire_report_step *)(report_ranks() + h->nrank);
+}
+
+static struct wire_report_job *report_jobs(void)
+{
+	return (struct wire_report_job *)((struct wire_report_head *)fake.report + 1);
+}
+
+/* A directory of a job that has attached, and has not committed anything. */
+static int make_job(const char *path)
+{
+	char claims[PATH_MAX];
+
+	snprintf(claims, sizeof claims, "%s/.ckptd", path);
+	(void)mkdir(path, 0700);
+	return mkdir(claims, 0700);
 }
 
 /* Where the store of all jobs is. */
@@ -358,7 +397,7 @@ TEST(the_directory_tells_which_of_several_jobs_is_meant)
 	const char *here = path_of("%s/runs", top), *job = path_of("%s/runs/job1", top);
 
 	assert_int_equal(mkdir(here, 0700), 0);
-	assert_int_equal(mkdir(job, 0700), 0);
+	assert_int_equal(make_job(job), 0);
 	(void)report_make(3, 1);
 	fake_start(RIGHT);
 	SHOWN_IS(2, "trigger", "-S", fake.path);
@@ -375,6 +414,148 @@ TEST(the_directory_tells_which_of_several_jobs_is_meant)
 	setenv("CKPTD_STORE", here, 1); /* which has all three */
 	RUN_IS(2, "wait", "5", "--state=staged", "-S", fake.path);
 	unsetenv("CKPTD_STORE");
+	fake_stop();
+}
+
+/* --- which job --- */
+static const char *const asking[] = { "wait", "trigger", "drain", "forget", "status" };
+
+/* A way to choose a job. What wait has as its argument has a step. */
+struct choice {
+	const char *argument, *job, *store, *env, *here;
+};
+
+/* The jobs that it came to, as bits of their ids; the exit code is in got. */
+static uint64_t chosen_by(const char *verb, const struct choice *x)
+{
+	char step[PATH_MAX + 4] = "5", home[PATH_MAX], *argv[12] = { (char *)"ckptctl" };
+	bool wait = !strcmp(verb, "wait");
+	uint64_t jobs = 0;
+	int argc = 1;
+
+	argv[argc++] = (char *)(uintptr_t)verb;
+	if (wait && x->argument)
+		snprintf(step, sizeof step, "%s%s5", x->argument,
+			 x->argument[strlen(x->argument) - 1] == '@' ? "" : "@");
+	if (wait || x->argument)
+		argv[argc++] = wait ? step : (char *)(uintptr_t)x->argument;
+	argv[argc++] = (char *)(uintptr_t)(wait ? "--state=staged" : "-q");
+	if (x->job) {
+		argv[argc++] = (char *)"--job";
+		argv[argc++] = (char *)(uintptr_t)x->job;
+	}
+	if (x->store) {
+		argv[argc++] = (char *)"-C";
+		argv[argc++] = (char *)(uintptr_t)x->store;
+	}
+	argv[argc++] = (char *)"-S";
+	argv[argc++] = fake.path;
+	argv[argc++] = (char *)"--json";
+	assert_non_null(getcwd(home, sizeof home));
+	assert_int_equal(chdir(x->here ? x->here : top), 0);
+	if (x->env)
+		setenv("CKPTD_STORE", x->env, 1);
+	fake.ordered = 0;
+	run_argv(argc, argv);
+	unsetenv("CKPTD_STORE");
+	assert_int_equal(chdir(home), 0);
+	for (uint32_t i = 0; i < 8; i++)
+		if (!strcmp(verb, "wait") || !strcmp(verb, "status"))
+			jobs |= (uint64_t) !!strstr(got.out,
+						    path_of("\"job\":\"job%" PRIu32 "\"", i))
+				<< (i + 1);
+	return jobs | fake.ordered;
+}
+
+static void every_verb(const struct choice *x, int code, uint64_t jobs, int status_code,
+		       uint64_t status_jobs)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(asking); i++) {
+		bool status = !strcmp(asking[i], "status");
+		uint64_t have = chosen_by(asking[i], x);
+
+		if (got.code != (status ? status_code : code) ||
+		    have != (status ? status_jobs : jobs))
+			fail_msg(
+				"%s, argument %s, --job %s, -C %s, CKPTD_STORE %s, in %s: %d, jobs "
+				"%" PRIx64 "; %s%s",
+				asking[i], x->argument, x->job, x->store, x->env, x->here, got.code,
+				have, got.out, got.err);
+	}
+}
+
+TEST(all_verbs_that_ask_the_daemon_choose_the_job_alike)
+{
+	const char *store = place("chosen"), *job1 = place("chosen/job1");
+	const char *other = place("others"), *job9 = place("others/job9");
+	const struct choice one[] = {
+		{ .argument = "job1" },
+		{ .argument = "job1@" },
+		{ .argument = job1 },
+		{ .job = "job1" },
+		{ .job = job1 },
+		{ .store = job1 },
+		{ .env = job1 },
+		{ .here = job1 },
+		{ .job = "job1", .store = store },
+		{ .argument = "job1", .env = store },
+		/* what is said first counts */
+		{ .argument = "job1", .here = job9 },
+		{ .job = "job1", .env = place("chosen/job2") },
+		{ .store = job1, .env = other, .here = job9 },
+		{ .env = job1, .here = job9 },
+	};
+	const struct choice none[] = {
+		{ .argument = "nix" },
+		{ .job = "nix" },
+		{ .argument = "nix@" },
+		{ .argument = job9 },
+		{ .store = other },
+		{ .store = "/nonexistent" },
+		{ .env = other },
+		{ .env = "/nonexistent" },
+		{ .env = job9 },
+		{ .here = other },
+		{ .here = job9 },
+		{ .argument = "job1", .store = other },
+		{ .job = "job1", .env = other },
+	};
+	const struct choice open[] = { { .here = NULL }, { .store = store }, { .env = store } };
+
+	assert_int_equal(mkdir(store, 0700) | mkdir(other, 0700), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(make_job(path_of("%s/job%" PRIu32, store, i)), 0);
+	assert_int_equal(make_job(job9), 0);
+	jobs_below(store, report_make(3, 1));
+	fake_start(RIGHT);
+	for (uint32_t i = 0; i < ARRAY_LEN(one); i++)
+		every_verb(&one[i], 0, 1 << 2, 0, 1 << 2);
+	for (uint32_t i = 0; i < ARRAY_LEN(none); i++)
+		every_verb(&none[i], 10, 0, 10, 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(open); i++)
+		every_verb(&open[i], 2, 0, 0, 1 << 1 | 1 << 2 | 1 << 3);
+	/* drain alone can be told to mean all, of the daemon or of a store, and never what is not
+	 * there */
+	fake.ordered = 0;
+	RUN_IS(0, "drain", "--all", "-S", fake.path);
+	assert_int_equal(fake.ordered, 1);
+	strcpy(report_jobs()[0].store, "/elsewhere");
+	fake.ordered = 0;
+	RUN_IS(0, "drain", "--all", "-C", store, "-S", fake.path);
+	assert_int_equal(fake.ordered, 1 << 2 | 1 << 3);
+	fake.ordered = 0;
+	RUN_IS(10, "drain", "--all", "-C", other, "-S", fake.path);
+	RUN_IS(2, "drain", "--all", "job1", "-S", fake.path);
+	RUN_IS(2, "forget", "--all", "-C", job1, "-S", fake.path);
+	for (uint32_t i = 1; i < ARRAY_LEN(asking); i++)
+		RUN_IS(2, asking[i], "job1", "--job", "job1", "-S", fake.path);
+	RUN_IS(2, "wait", "job1@5", "--job", "job1", "-S", fake.path);
+	assert_int_equal(fake.ordered, 0);
+	fake_stop();
+	/* the only job needs no choice */
+	(void)report_make(1, 1);
+	fake_start(RIGHT);
+	every_verb(&(struct choice){ .here = NULL }, 0, 1 << 1, 0, 1 << 1);
 	fake_stop();
 }
 

@@ -186,7 +186,7 @@ TEST(wrong_usage)
 		  { 2, "rewind -n --yes -C @/work/alpha step:10" }, { 2, "adopt" },
 		  { 2, "adopt @/work" }, { 2, "repair -n --yes @/work" },
 		  { 2, "wait soon -C @/work/alpha" }, { 2, "status -S @/work" },
-		  { 2, "trigger now" }, { 2, "drain --nope" }, { 2, "forget" },
+		  { 2, "trigger now then" }, { 2, "drain --nope" }, { 2, "forget --all" },
 		  { 2, "doctor @/work --job-size=many" },
 		  { 2, "layout --shape 7 --mesh dp --placements S(0)" }, { 2, "man nonsense" },
 		  { 2, "help lsit" }, { 2, "completion csh" }, { 2, "version x" });

@@ -236,21 +236,29 @@ TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 TEST(what_is_staged_for_a_frozen_disk_is_rescued_to_another)
 {
 	struct wire_drained d = { 0 };
+	struct wire_drain plain = { 0 };
 	struct host there = H;
-	struct asker a;
+	struct asker a, before;
 
 	open_job(0, 0);
 	ask_open(&a, H.socket);
+	ask_open(&before, H.socket);
 	freeze(0, true);
 	written_to(&k[0][0], 1, CKPT_STAGED); /* being written, and never is */
 	await(0, 1);
+	/* a drain that waits for that disk keeps no rescue from its answer, nor counts in it */
+	ask_send(&before, &plain, WIRE_DRAIN, sizeof plain);
+	(void)ask_status(&a);
 	assert_int_equal(ask_drain(&a, "d0-0", disk_dir[1], WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	snprintf(there.store, sizeof there.store, "%.107s", disk_dir[1]);
 	assert_true(host_has(&there, "d0-0", 1));
 	freeze(0, false);
 	must_wait(&k[0][0], 1, CKPT_COMMITTED);
+	assert_int_equal(ask_answer(&before, &d, sizeof d, NULL), WIRE_DRAINED);
+	assert_true(d.written == 1 && d.failed == 0);
 	rank_close(&k[0][0], 0);
+	ask_close(&before);
 	ask_close(&a);
 }
 
