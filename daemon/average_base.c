@@ -200,7 +200,7 @@ static int load_from_disk(struct load *x, const struct store_step *step)
 	rc = load_step(x, fd, true, step);
 	if (rc == -EMEDIUMTYPE) /* layouts are a hint */
 		rc = load_step(x, fd, false, step);
-	(void)close(fd);
+	store_step_close(fd);
 	return rc;
 }
 

@@ -94,8 +94,7 @@ bool job_forgotten(struct job *j, uint64_t now)
 /* --- launches --- */
 void launch_let_go(struct launch *l)
 {
-	if (l->step_fd >= 0)
-		(void)close(TAKE_FD(l->step_fd));
+	store_step_close(TAKE_FD(l->step_fd));
 }
 
 static void member_release(struct member *m)
@@ -144,8 +143,7 @@ void launch_unref(struct launch *l)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
 	lineage_forget(&l->known);
-	if (l->peek_fd >= 0)
-		(void)close(l->peek_fd);
+	store_step_close(l->peek_fd);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -562,8 +560,7 @@ static void claim_done(struct task *t)
 		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
 			hello_try(w);
 	}
-	if (c->step_fd >= 0)
-		(void)close(c->step_fd);
+	store_step_close(c->step_fd);
 	free(c);
 }
 

@@ -14,8 +14,7 @@ struct others {
 
 static void others_let_go(struct others *x)
 {
-	if (x->fd >= 0)
-		(void)x->s->ops->close(x->s->ops->ctx, TAKE_FD(x->fd));
+	store_step_close(TAKE_FD(x->fd));
 }
 
 /* May its files be read as they stand? */

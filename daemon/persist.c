@@ -205,7 +205,7 @@ static void const_read(struct persist *p, uint32_t r)
 	struct launch *l = p->snap->launch;
 	struct const_part *c = &l->constant[r];
 	const struct snap_rank *from = &p->snap->rank[r];
-	cleanup_close int fd = -1;
+	cleanup_step_close int fd = -1;
 	struct const_rot rot;
 	int rc;
 
@@ -254,7 +254,7 @@ static int const_link(struct persist *p, uint32_t r)
 	uint32_t i = part_number(PART_CONST, r, p->world);
 	struct part_out *f = &p->file[i];
 	struct ckpt_err err = { 0 };
-	cleanup_close int fd = -1;
+	cleanup_step_close int fd = -1;
 	int rc;
 
 	if (!const_may_link(p, r))

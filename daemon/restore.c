@@ -43,8 +43,7 @@ static bool want_changes(const struct wire_restore *want)
 
 static void peek_let_go(struct launch *l)
 {
-	if (l->peek_fd >= 0)
-		(void)close(TAKE_FD(l->peek_fd));
+	store_step_close(TAKE_FD(l->peek_fd));
 }
 
 void restore_free(struct restore *x)
@@ -64,8 +63,7 @@ void restore_free(struct restore *x)
 	free(x->asked);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
-	if (x->pin_fd >= 0)
-		(void)close(x->pin_fd);
+	store_step_close(x->pin_fd);
 	retreat_free(&x->retreat);
 	listed_free(&x->listed);
 	free(x->bad);
@@ -783,8 +781,7 @@ struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err)
 {
-	if (x->pin_fd >= 0)
-		(void)close(TAKE_FD(x->pin_fd));
+	store_step_close(TAKE_FD(x->pin_fd));
 	choose_run(&x->task);
 	*ret = &x->pin;
 	*ret_fd = x->pin_fd;

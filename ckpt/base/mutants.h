@@ -144,6 +144,9 @@
 	X(LABEL_OF_ANOTHER, store, "a label is of one checkpoint, not of all of its number") \
 	X(LABEL_UNREAD_TRUSTED, store, "a verified label that cannot be read says nothing") \
 	X(QUARANTINE_IGNORED, store, "a step in quarantine is nothing to start from") \
+	X(LOCKS_OF_ONE_HOST, store, "a lock of a step, and of the line, holds on all hosts") \
+	X(READINGS_FOR_EVER_YOUNG, store, "what a dead reader left counts for ten minutes") \
+	X(READINGS_IGNORED, store, "a step that another host reads, its locks unseen, is not removed") \
 	X(READERS_NOT_LOCKED, store, "a step that is being read is not removed") \
 	X(LOCKED_NAME_UNCHECKED, store, "what was locked is what the name leads to") \
 	X(LINE_NOT_LOCKED, store, "nothing is removed while a job goes back") \

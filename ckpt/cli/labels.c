@@ -19,8 +19,7 @@ int labels_get(struct cli *c, const char *name, struct store_ref *ref, struct st
 	rc = rc ? rc : store_home_find(c->ops, formats[0], ref, ret, &err);
 	if (!rc)
 		return CLI_OK;
-	if (ref->step_fd >= 0)
-		close(TAKE_FD(ref->step_fd));
+	store_step_close(TAKE_FD(ref->step_fd));
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	ckpt_error(&err, -EINVAL,

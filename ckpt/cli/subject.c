@@ -279,8 +279,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 void subject_close(struct subject *s)
 {
 	engine_close(&s->o);
-	if (s->ref.step_fd >= 0)
-		close(s->ref.step_fd);
+	store_step_close(s->ref.step_fd);
 	*s = (struct subject){ .ref.step_fd = -1 };
 }
 

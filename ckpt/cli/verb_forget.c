@@ -25,8 +25,7 @@ static int held_alone(struct cli *c, const struct control *k, uint32_t job, stru
 			continue;
 		snprintf(name, sizeof name, "step:%llu", (unsigned long long)s->step);
 		rc = store_resolve(c->ops, formats[0], where, name, &ref, &why);
-		if (ref.step_fd >= 0)
-			close(TAKE_FD(ref.step_fd));
+		store_step_close(TAKE_FD(ref.step_fd));
 		if (rc)
 			return ckpt_error(
 				err, -EBUSY,

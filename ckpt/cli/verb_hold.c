@@ -76,7 +76,7 @@ static int hold_run(struct cli *c)
 	else
 		hold_print(c, &m, &ref, by, until, why, now);
 	store_home_close(&m);
-	close(ref.step_fd);
+	store_step_close(ref.step_fd);
 	return code;
 }
 

@@ -93,7 +93,7 @@ static int release_run(struct cli *c)
 	else
 		release_print(c, &m, &ref, n);
 	store_home_close(&m);
-	close(ref.step_fd);
+	store_step_close(ref.step_fd);
 	return code;
 }
 

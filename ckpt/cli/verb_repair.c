@@ -367,8 +367,7 @@ static int repair_run(struct cli *c)
 	}
 	if (at.step)
 		store_home_close(&at.m);
-	if (at.ref.step_fd >= 0)
-		close(at.ref.step_fd);
+	store_step_close(at.ref.step_fd);
 	return code;
 }
 

@@ -360,8 +360,7 @@ static int rewind_run(struct cli *c)
 	code = rc ? 0 : structure_check(c, &ref);
 	if (!rc)
 		rc = code ? 0 : store_home_find(c->ops, formats[0], &ref, &x.m, &err);
-	if (ref.step_fd >= 0)
-		close(TAKE_FD(ref.step_fd));
+	store_step_close(TAKE_FD(ref.step_fd));
 	if (code)
 		return code;
 	if (rc > 0) {

@@ -179,8 +179,7 @@ static int rm_run(struct cli *c)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);
 	rc = rc ? rc : store_home_find(c->ops, formats[0], &ref, &m, &err);
-	if (ref.step_fd >= 0)
-		close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
+	store_step_close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
 	if (rc > 0) {
 		ckpt_error(
 			&err, -EINVAL,

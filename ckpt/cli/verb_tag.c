@@ -71,7 +71,7 @@ static int tag_set(struct cli *c)
 		tag_print(c, ref.path, m.s.job, m.step.step, tag, false,
 			  from == m.step.step ? UINT64_MAX : from);
 	store_home_close(&m);
-	close(ref.step_fd);
+	store_step_close(ref.step_fd);
 	return code;
 }
 

@@ -174,7 +174,7 @@ static int in_store(const struct waiting *w)
 	snprintf(name, sizeof name, "step:%" PRIu64, w->step);
 	if (store_resolve(w->c->ops, formats[0], w->dir, name, &ref, &err) < 0)
 		return 0;
-	(void)close(ref.step_fd);
+	store_step_close(ref.step_fd);
 	return 1;
 }
 
@@ -184,7 +184,7 @@ static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err 
 	struct address a;
 	char *slash = strrchr(ref->path, '/'), *job;
 
-	(void)close(TAKE_FD(ref->step_fd));
+	store_step_close(TAKE_FD(ref->step_fd));
 	if (address_parse(slash + 1, &a, NULL) || a.kind != ADDRESS_STEP)
 		return ckpt_error(err, -ENOENT, "%s is not a step of a job", ref->path);
 	w->step = a.n;

@@ -136,7 +136,7 @@ static int step_find(const struct memory_ask *q, const char *job, struct memory_
 				  a->n, job);
 	if (rc)
 		return rc;
-	(void)close(ref.step_fd);
+	store_step_close(ref.step_fd);
 	memcpy(m->path, ref.path, sizeof m->path);
 	return 0;
 }

@@ -35,6 +35,8 @@ struct io_stat {
 	uint32_t nlink;	     /* names that lead to it */
 };
 
+enum io_lock { IO_LOCK_SHARED, IO_LOCK_EXCLUSIVE, IO_LOCK_ASK /* locks nothing: is it free? */ };
+
 /* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
  * argument so that a test's table carries state. Names are single components or paths beneath dirfd
  * that never leave it; symbolic links are not followed. */
@@ -67,6 +69,16 @@ struct io_ops {
 	/* Advisory, of an open file or directory, until its last descriptor is closed; a second
 	 * call changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
 	int (*lock)(void *ctx, int fd, bool exclusive);
+	/*
+	 * NULL: no such locks (io_lock_bytes). The same of a range of an open file's bytes, which
+	 * need not exist: for processes of other hosts too if the file system passes locks on, as
+	 * NFS does with those of files, and does not with those of directories. Exclusive: the file
+	 * is open for writing. -EAGAIN, -EOPNOTSUPP
+	 */
+	int (*lock_bytes)(void *ctx, int fd, uint64_t off, uint64_t len, enum io_lock how);
+	/* NULL: no (io_shared). May processes of other hosts use the file system of fd at the same
+	 * time? True for all that is not known to belong to one host */
+	bool (*shared)(void *ctx, int fd);
 	/* NULL: cannot be known (io_stat). Of an open file or directory, as the kernel knows it: it
 	 * asks no device and no server */
 	int (*stat)(void *ctx, int fd, struct io_stat *ret);
@@ -91,6 +103,17 @@ extern const struct io_ops io_ops_posix;
 static inline int io_stat(const struct io_ops *ops, int fd, struct io_stat *ret)
 {
 	return ops->stat ? ops->stat(ops->ctx, fd, ret) : -EOPNOTSUPP;
+}
+
+static inline int io_lock_bytes(const struct io_ops *ops, int fd, uint64_t off, uint64_t len,
+				enum io_lock how)
+{
+	return ops->lock_bytes ? ops->lock_bytes(ops->ctx, fd, off, len, how) : -EOPNOTSUPP;
+}
+
+static inline bool io_shared(const struct io_ops *ops, int fd)
+{
+	return ops->shared && ops->shared(ops->ctx, fd);
 }
 
 static inline int io_path(const struct io_ops *ops, int fd, char *ret, uint64_t bytes)
@@ -143,6 +166,8 @@ struct io_probe {
 	bool volatile_fs; /* tmpfs, ramfs: nothing survives power loss */
 	char fs_type[16];
 };
+/* As io_ops.shared of the kernel. */
+bool io_fs_shared(int fd);
 int io_probe(const struct io_ops *ops, int dirfd, struct io_probe *ret, struct ckpt_err *err);
 
 /* INLINE: in io_submit itself, through the ops table: deterministic, for tests */

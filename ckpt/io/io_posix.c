@@ -359,6 +359,29 @@ static int sys_lock(void *ctx, int fd, bool exclusive)
 	return rc;
 }
 
+/* Of the open file, not of the process: two descriptors of one process exclude each other. */
+static int sys_lock_bytes(void *ctx, int fd, uint64_t off, uint64_t len, enum io_lock how)
+{
+	struct flock l = { .l_type = how == IO_LOCK_SHARED ? F_RDLCK : F_WRLCK,
+			   .l_whence = SEEK_SET,
+			   .l_start = (off_t)off,
+			   .l_len = (off_t)len };
+	int rc = -EINTR;
+
+	(void)ctx;
+	for (uint32_t i = 0; rc == -EINTR && i < RACES_MAX; i++)
+		rc = fcntl(fd, how == IO_LOCK_ASK ? F_OFD_GETLK : F_OFD_SETLK, &l) ? -errno : 0;
+	if (rc == -EACCES || (rc == 0 && how == IO_LOCK_ASK && l.l_type != F_UNLCK))
+		return -EAGAIN;
+	return rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL ? -EOPNOTSUPP : rc;
+}
+
+static bool sys_shared(void *ctx, int fd)
+{
+	(void)ctx;
+	return io_fs_shared(fd);
+}
+
 /* 0 for a time that is none: a damaged inode says anything. */
 static uint64_t stat_ns(int64_t seconds, uint64_t ns)
 {
@@ -470,6 +493,8 @@ const struct io_ops io_ops_posix = {
 	.list = sys_list,
 	.space = sys_space,
 	.lock = sys_lock,
+	.lock_bytes = sys_lock_bytes,
+	.shared = sys_shared,
 	.stat = sys_stat,
 	.path = sys_path,
 	.find = sys_find,

@@ -16,16 +16,34 @@
  * them and is used buffered. */
 #define ALIGN 4096u
 
+enum fs_trait { FS_DISK = 0, FS_VOLATILE = 1, FS_SHARED = 2 };
+
+/* Any other may be shared between hosts (FUSE, 9p, SMB, Ceph, GPFS, ...). */
 static const struct {
 	uint32_t magic;
 	const char *name;
-	bool volatile_fs;
+	enum fs_trait trait;
 } fs_types[] = {
-	{ 0xef53, "ext4", false },	{ 0x58465342, "xfs", false },
-	{ 0x9123683e, "btrfs", false }, { 0x01021994, "tmpfs", true },
-	{ 0x858458f6, "ramfs", true },	{ 0x794c7630, "overlay", false },
-	{ 0x6969, "nfs", false },	{ 0x0bd00bd0, "lustre", false },
+	{ 0xef53, "ext4", FS_DISK },	      { 0x58465342, "xfs", FS_DISK },
+	{ 0x9123683e, "btrfs", FS_DISK },     { 0x01021994, "tmpfs", FS_VOLATILE },
+	{ 0x858458f6, "ramfs", FS_VOLATILE }, { 0x794c7630, "overlay", FS_DISK },
+	{ 0x2fc12fc1, "zfs", FS_DISK },	      { 0xf2f52010, "f2fs", FS_DISK },
+	{ 0xca451a4e, "bcachefs", FS_DISK },  { 0x4d44, "fat", FS_DISK },
+	{ 0x2011bab0, "exfat", FS_DISK },     { 0x7366746e, "ntfs3", FS_DISK },
+	{ 0x6969, "nfs", FS_SHARED },	      { 0x0bd00bd0, "lustre", FS_SHARED },
 };
+
+bool io_fs_shared(int fd)
+{
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs))
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(fs_types); i++)
+		if ((uint32_t)fs.f_type == fs_types[i].magic)
+			return fs_types[i].trait == FS_SHARED;
+	return true;
+}
 
 static int fs_type_find(int dirfd, struct io_probe *ret)
 {
@@ -38,7 +56,7 @@ static int fs_type_find(int dirfd, struct io_probe *ret)
 		if ((uint32_t)fs.f_type != fs_types[i].magic)
 			continue;
 		name = fs_types[i].name;
-		ret->volatile_fs = fs_types[i].volatile_fs;
+		ret->volatile_fs = fs_types[i].trait == FS_VOLATILE;
 	}
 	(void)snprintf(ret->fs_type, sizeof(ret->fs_type), "%s", name);
 	return 0;

@@ -128,6 +128,12 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 	if (r)
 		return store_fail(err, r, "cannot rename %s", st->dir);
 	io_point(ops, POINT_REMOVE_TRASHED);
+	/* Once more: who came since, without a lock that is seen here, has looked at the name later. */
+	r = store_readings_check(s, st->step, err);
+	if (r) {
+		(void)ops->rename(ops->ctx, s->job_fd, trash, st->dir);
+		return r;
+	}
 	r = MUTANT(REMOVED_BEFORE_SYNC) ? 0 : store_sync(ops, s->job_fd);
 	if (r) {
 		(void)ops->rename(ops->ctx, s->job_fd, trash, st->dir);
@@ -156,10 +162,13 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 		return store_fail(err, r, "cannot lock the job's directory");
 	r = remove_check_labels(s, st, k, err);
 	if (!r)
+		r = store_readings_check(s, st->step, err);
+	if (!r)
 		r = remove_rename(s, st, k, trash, err);
-	(void)s->ops->close(s->ops->ctx, line);
+	store_unlock(s->ops, line);
 	if (r)
 		return r;
+	store_unlock_name(fd);
 	store_trash_empty(s, trash, fd);
 	io_point(s->ops, POINT_REMOVE_DONE);
 	store_labels_forget(s, st->step, st->id);
@@ -186,7 +195,7 @@ static int remove_step(const struct store *s, const struct store_step *st, const
 	if (r)
 		return store_fail(err, r, "cannot open %s", st->dir);
 	r = remove_locked(s, st, k, fd, ret_left, err);
-	(void)s->ops->close(s->ops->ctx, fd);
+	store_unlock(s->ops, fd);
 	return r;
 }
 
@@ -194,8 +203,7 @@ static int remove_step(const struct store *s, const struct store_step *st, const
 
 static void keeper_release(const struct store *s, struct keeper *k)
 {
-	if (k->fd >= 0)
-		(void)s->ops->close(s->ops->ctx, k->fd);
+	store_unlock(s->ops, k->fd);
 	k->fd = -1;
 }
 
@@ -450,7 +458,7 @@ static int keeper_take(struct pruning *p)
 		p->ret->unverified = !verified;
 		return 0;
 	}
-	r = store_hold(p->s, st->dir, false, &p->keeper.fd);
+	r = store_hold_keep(p->s, st->dir, &p->keeper.fd);
 	if (r == -ENOENT || r == -ESTALE || r == -EAGAIN) {
 		r = steps_read(p);
 		return r ? r : 1;
@@ -555,6 +563,8 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 		if (r)
 			r = store_fail(err, r, "job %s: cannot sweep its trash", s->job);
 	}
+	if (!r && !o->dry)
+		(void)store_readings_check(s, UINT64_MAX, NULL);
 	if (!r)
 		r = steps_prune(&p);
 	keeper_release(s, &p.keeper);
@@ -633,11 +643,13 @@ static int remove_could(const struct store *s, const struct store_step *st, stru
 {
 	int fd, r = store_hold(s, st->dir, true, &fd);
 
-	if (!r)
-		(void)s->ops->close(s->ops->ctx, fd);
-	return r == -EAGAIN ? ckpt_error(err, r, "it is being read")
-	       : r	    ? store_fail(err, r, "cannot open %s", st->dir)
-			    : 0;
+	if (r == -EAGAIN)
+		return ckpt_error(err, r, "it is being read");
+	if (r)
+		return store_fail(err, r, "cannot open %s", st->dir);
+	r = store_readings_check(s, st->step, err);
+	store_unlock(s->ops, fd);
+	return r;
 }
 
 static int remove_found(struct store *s, struct removing *x, bool dry, uint64_t now_ns,
@@ -654,7 +666,7 @@ static int remove_found(struct store *s, struct removing *x, bool dry, uint64_t 
 	if (r)
 		return store_fail(err, r, "job %s: cannot sweep its trash", s->job);
 	k = x->keeper.step;
-	r = k ? store_hold(s, k->dir, false, &x->keeper.fd) : 0;
+	r = k ? store_hold_keep(s, k->dir, &x->keeper.fd) : 0;
 	if (r == -ENOENT || r == -ESTALE || r == -EAGAIN)
 		return ckpt_error(err, -EBUSY,
 				  "step %" PRIu64 ", which is to stay instead, is being removed",

@@ -3,8 +3,8 @@
  * prune.h - remove steps by a policy. Called by the daemon after a commit and when space runs
  * out, and by ckptctl prune.
  *
- * To remove a step, the store locks its directory exclusively, checks again that the name leads to
- * it and that no hold or tag was set since, renames it to .trash-%08x, syncs the job directory,
+ * To remove a step, the store locks it exclusively, checks again that the name leads to it and that
+ * no hold or tag was set since, renames it to .trash-%08x, syncs the job directory,
  * unlinks the files that the store made, and removes its labels. Other entries (.nfs0001, an
  * editor's backup, a directory, a link) stay in .trash-%08x, which repair lists. So a crash at any
  * point leaves a complete step, or trash, which the next claim or prune removes. A power loss
@@ -13,10 +13,12 @@
  *
  * Never removed:
  *	the newest committed step
- *	a step that is being read: readers hold a shared lock (store_step_open, store_resolve). If the
- *	  file system has no locks, the store removes nothing. Locks of a directory on a network file
- *	  system are mostly local to a host: a reader on another host gets an error (ESTALE), never other
- *	  bytes
+ *	a step that is being read, on whatever host: readers hold a shared lock (store_step_open,
+ *	  store_resolve; store_lock.c). If the file system has no locks, the store removes nothing. Where
+ *	  other hosts may use it, a reader also leaves a name, which counts for ten minutes after its last
+ *	  beat (store_reading.c): so a step stays whose reader's lock is not seen. A reader that leaves none
+ *	  (a mount that is read-only, a version before this one, a host that was stopped for ten minutes)
+ *	  and whose lock is not seen either gets an error (ESTALE), never other bytes
  *	a step without a newer committed step (a higher seq) that is kept and verified. First the newest
  *	  committed step is verified, by its label, or now by the caller. It stays locked. Before each
  *	  removal the store checks that it is there and was not found damaged. To remove a step that was

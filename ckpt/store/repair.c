@@ -170,7 +170,7 @@ static int quarantine_release(struct repairing *x, struct store_step *st,
 		r = MUTANT(RELEASED_UNVERIFIED) ? 0 : x->o->verify(x->o->arg, st, fd, &why);
 		if (!r)
 			r = store_label_clear(x->s, st, LABEL_BAD, NULL, NULL, &why);
-		(void)x->s->ops->close(x->s->ops->ctx, fd);
+		store_unlock(x->s->ops, fd);
 	}
 	if (r) {
 		row_put(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%s%.300s",
@@ -454,7 +454,7 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 		source_end(&dir);
 	}
 	checkpoint_free(c);
-	(void)x->s->ops->close(x->s->ops->ctx, fd);
+	store_unlock(x->s->ops, fd);
 	return r;
 }
 
@@ -504,7 +504,7 @@ static int root_rebuild(struct repairing *x, struct store_step *st)
 	memcpy(st->dir, was.dir, sizeof st->dir);
 	if (!r) {
 		r = rebuild_locked(x, st, fd, &why);
-		(void)x->s->ops->close(x->s->ops->ctx, fd);
+		store_unlock(x->s->ops, fd);
 	}
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
 		return ckpt_error(x->err, r, "%s", why.msg);

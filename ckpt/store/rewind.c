@@ -246,8 +246,7 @@ int store_rewind(struct store *s, const struct rewind_opts *o, struct rewind_res
 		io_point(s->ops, POINT_ASIDE_LOCKED);
 	}
 	r = rewind_locked(&x);
-	if (lock >= 0)
-		(void)s->ops->close(s->ops->ctx, lock);
+	store_unlock(s->ops, lock);
 	free(x.back);
 	free(x.bad);
 	free(x.step);

@@ -169,7 +169,7 @@ void store_trash_remove(const struct store *s, const char *trash)
 	if (r)
 		return;
 	store_trash_empty(s, trash, fd);
-	(void)ops->close(ops->ctx, fd);
+	store_unlock(ops, fd);
 }
 
 /* The names first: what was a step must not come back after a power loss with files missing. */
@@ -185,6 +185,9 @@ int store_trash_sweep(const struct store *s, bool always)
 		return r;
 	if (n || always)
 		io_point(s->ops, POINT_SWEEP_SYNCED);
+	/* A removal of another host may bring back what it has just renamed. */
+	if (n && store_line_busy(s))
+		return 0;
 	for (uint32_t i = 0; i < n; i++)
 		store_trash_remove(s, found[i].dir);
 	return 0;

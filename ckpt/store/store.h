@@ -14,6 +14,8 @@
  *	        /.ckptd/gen-%08u.%u                    takeover n of that claim, n = 1, 2, ...
  *	        /.ckptd/job-NAME                       empty; the directory belongs to the job of this name
  *	        /.ckptd/KIND-%012u-...                 a label of a step: held, tagged, ... (label.h)
+ *	        /.ckptd/lock-steps                     empty; its bytes are locked (store_lock.c)
+ *	        /.ckptd/reading-%012u-..., lock-now-.. empty; who reads a step (store_reading.c)
  *
  * MANIFEST stands for the root file of the store's format (struct format_root).
  *
@@ -193,11 +195,18 @@ bool store_step_unread(const struct store_step *st);
  * this program continues it. */
 bool store_step_older(const struct store_step *st);
 /*
- * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is
- * locked against removal (prune.h): close it after the last byte. -ENOENT: there is no such step,
- * or it is being removed.
+ * Open a step directory for reading, by its entry name. Until store_step_close the directory is
+ * locked against removal (prune.h), by processes of other hosts too: close it after the last byte.
+ * -ENOENT: there is no such step, or it is being removed.
  */
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
+/* Of store_step_open and store_resolve; of any other descriptor it is close, and -1 is fine. */
+void store_step_close(int fd);
+static inline void store_step_closep(int *fd)
+{
+	store_step_close(*fd);
+}
+#define cleanup_step_close __attribute__((cleanup(store_step_closep)))
 
 /* --- is it the checkpoint that was asked for? (store_identity.c) --- */
 
@@ -305,7 +314,7 @@ void store_abort(struct store_txn *x);
 
 /* --- names that people type --- */
 struct store_ref {
-	/* the step directory, locked against removal (store_step_open); the caller closes it */
+	/* the step directory, locked against removal (store_step_open) until store_step_close */
 	int step_fd;
 	char path[4096]; /* absolute; the result 1: of a file or a directory that is no step */
 	/* a sentence for the user: newer steps that "latest" passed over, and why; or that the step

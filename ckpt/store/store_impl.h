@@ -14,6 +14,7 @@
 
 #define STORE_ROOT_MAX 32 /* bytes of the name of a format's root, with its zero */
 #define STORE_CLAIMS ".ckptd"
+#define STORE_LOCK_FILE "lock-steps"	   /* in it (store_lock.c) */
 #define STORE_REPAIR_TOOL "ckptctl repair" /* whose MANIFEST has a new id (repair.h) */
 #define STORE_TRIES_MAX 16 /* fresh names that turn out taken: random ones never do */
 #define STORE_SWEEP_MAX 8  /* times trash is emptied before it is left to the next claim */
@@ -74,11 +75,17 @@ struct store_txn {
 /* --- locks (store_lock.c) --- */
 
 /*
- * Open a directory by its entry name and lock it until the descriptor is closed: shared to read it,
- * exclusive to remove it. Under the lock it checks again that the name leads to it. -EAGAIN:
- * another process has a lock. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
+ * Open a directory by its entry name and lock it until store_unlock: shared to read it, exclusive to
+ * remove it. Under the lock it checks again that the name leads to it. -EAGAIN: another process has
+ * a lock. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
  */
 int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd);
+/* Gives a lock of any kind back and closes its descriptor; -1 is fine. */
+void store_unlock(const struct io_ops *ops, int fd);
+/* To keep it while others are removed, even one with its number that was set aside. */
+int store_hold_keep(const struct store *s, const char *dir, int *ret_fd);
+/* Of a step that has lost its name: processes of other hosts may lock the name again. */
+void store_unlock_name(int fd);
 /* Are a and b descriptors of the same file? 0: yes, or it is unknown; -ESTALE: no; ... */
 int store_same_check(const struct io_ops *ops, int a, int b);
 /* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one,
@@ -90,6 +97,22 @@ int store_hold_check(const struct store *s, const char *dir, int fd);
  * exclusive.
  */
 int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd);
+/* Has a process of any host the line locked now? False if that cannot be known. */
+bool store_line_busy(const struct store *s);
+
+/* --- readers of other hosts (store_reading.c) --- */
+
+struct store_reading;
+/* NULL: the store is this host's alone, or nothing can be left there. */
+struct store_reading *store_reading_begin(const struct store *s, uint64_t step);
+void store_reading_end(struct store_reading *x); /* NULL is fine */
+/* Has another process left that it reads a step of this number? 0; -EAGAIN says who. Removes what
+ * dead readers of any step left; UINT64_MAX: does nothing else. */
+int store_readings_check(const struct store *s, uint64_t step, struct ckpt_err *err);
+void store_readings_beat(void); /* what a thread does once a minute; for tests */
+
+/* Make .ckptd, durably. (store_label.c) */
+int store_claims_make(const struct store *s);
 /* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and
  * returned. */
 int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX]);

@@ -530,7 +530,7 @@ static int claims_sync(const struct store *s)
 }
 
 /* A job that was copied without .ckptd gets one. */
-static int claims_make(const struct store *s)
+int store_claims_make(const struct store *s)
 {
 	int r = s->ops->mkdir(s->ops->ctx, s->job_fd, STORE_CLAIMS, 0700);
 
@@ -545,7 +545,7 @@ static int label_create(const struct store *s, const struct store_label *m, char
 
 	for (uint32_t i = 0; (fd == -EEXIST || fd == -ENOENT) && i < STORE_TRIES_MAX; i++) {
 		uint32_t nonce;
-		int r = fd == -ENOENT ? claims_make(s) : store_nonce(&nonce, NULL);
+		int r = fd == -ENOENT ? store_claims_make(s) : store_nonce(&nonce, NULL);
 
 		if (r)
 			return r;
@@ -669,8 +669,7 @@ int store_label_set(const struct store *s, const struct store_step *st, enum sto
 		r = store_fail(err, r, "job %s: cannot label %s", s->job, st->dir);
 	else
 		r = label_replace(s, &m, err);
-	if (fd >= 0)
-		(void)s->ops->close(s->ops->ctx, fd);
+	store_unlock(s->ops, fd);
 	return r;
 }
 

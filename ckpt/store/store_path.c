@@ -18,48 +18,58 @@ static const char *path_base(const char *abs)
 	return strrchr(abs, '/') + 1;
 }
 
-/* As store_step_open does it, of a path. */
-static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
+/* As store_step_open does it, of a path: below its job's directory, or alone where that may not be
+ * read. Takes *fd for another one. */
+static int path_lock(const struct store *s, const char *abs, int *fd, struct ckpt_err *err)
 {
-	int r = ops->lock(ops->ctx, fd, false);
+	const struct io_ops *ops = s->ops;
+	int r;
 
-	if (r == -EOPNOTSUPP)
-		r = 0;
-	if (!r) {
-		cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->job_fd >= 0) {
+		(void)close(*fd);
+		r = store_hold(s, path_base(abs), false, fd);
+	} else {
+		r = ops->lock(ops->ctx, *fd, false);
+		r = r == -EOPNOTSUPP ? 0 : r;
+		if (!r) {
+			cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-		r = now < 0 ? -errno : store_same_check(ops, now, fd);
+			r = now < 0 ? -errno : store_same_check(ops, now, *fd);
+		}
 	}
 	if (r == -EAGAIN || r == -ENOENT || r == -ESTALE)
 		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
 	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }
 
-/* What lies at a path is what was asked for; but is it what its place says? The name of a step says
- * its number; a directory that ckptd or ckptctl has written to says the rest. */
-static void path_judge(const struct io_ops *ops, const struct format *format, const char *abs,
-		       struct store_ref *ret)
+/* The directory around it, whether it is a job's or not; job_fd -1: it may not be read. */
+static void path_home(const char *abs, struct store *s)
 {
-	struct store s = { .ops = ops, .format = format, .root_fd = -1, .job_fd = -1 };
-	cleanup_close int job_fd = -1;
-	struct store_step st;
 	char job[PATH_MAX];
-	int claims, r;
 
 	(void)snprintf(job, sizeof job, "%.*s/.", (int)(path_base(abs) - abs) - 1, abs);
-	job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (job_fd < 0)
-		return;
+	s->job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	job[strlen(job) - 2] = 0;
-	s.job_fd = job_fd;
-	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(job[0] ? job : "/"));
-	claims = ops->open(ops->ctx, job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
+	(void)snprintf(s->job, sizeof s->job, "%.*s", CKPT_JOB_MAX, path_base(job[0] ? job : "/"));
+}
+
+/* What lies at a path is what was asked for; but is it what its place says? The name of a step says
+ * its number; a directory that ckptd or ckptctl has written to says the rest. */
+static void path_judge(const struct store *s, const char *abs, struct store_ref *ret)
+{
+	const struct io_ops *ops = s->ops;
+	struct store_step st;
+	int claims, r;
+
+	if (s->job_fd < 0)
+		return;
+	claims = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
 	if (claims >= 0) {
 		(void)ops->close(ops->ctx, claims);
-		r = store_step_judge(&s, path_base(abs), &st, NULL);
+		r = store_step_judge(s, path_base(abs), &st, NULL);
 		r = r ? 0 : st.code;
 	} else {
-		r = store_step_look(&s, path_base(abs), &st);
+		r = store_step_look(s, path_base(abs), &st);
 		r = r || !store_step_has_id(&st) ? 0
 						 : store_identity(&st, st.said.job, NULL, st.why);
 	}
@@ -73,7 +83,8 @@ static void path_judge(const struct io_ops *ops, const struct format *format, co
 int store_path_find(const struct io_ops *ops, const struct format *format, const char *path,
 		    struct store_ref *ret, struct ckpt_err *err)
 {
-	cleanup_close int fd = -1;
+	struct store s = { .ops = ops, .format = format, .root_fd = -1, .job_fd = -1 };
+	cleanup_step_close int fd = -1;
 	struct store_name x;
 	int r;
 
@@ -91,12 +102,15 @@ int store_path_find(const struct io_ops *ops, const struct format *format, const
 				  ret->path,
 				  x.kind == STORE_TMP ? "still being written, or its writer died"
 						      : "being deleted");
-	r = path_lock(ops, ret->path, fd, err);
-	if (r)
-		return r;
-	path_judge(ops, format, ret->path, ret);
-	ret->step_fd = TAKE_FD(fd);
-	return 0;
+	path_home(ret->path, &s);
+	r = path_lock(&s, ret->path, &fd, err);
+	if (!r) {
+		path_judge(&s, ret->path, ret);
+		ret->step_fd = TAKE_FD(fd);
+	}
+	if (s.job_fd >= 0)
+		(void)close(s.job_fd);
+	return r;
 }
 
 int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *err)

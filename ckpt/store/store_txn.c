@@ -568,8 +568,7 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 	}
 	if (!r)
 		io_point(x->s->ops, POINT_COMMIT_SYNCED);
-	if (a.lock >= 0)
-		(void)x->s->ops->close(x->s->ops->ctx, a.lock);
+	store_unlock(x->s->ops, a.lock);
 	free(a.name);
 	txn_free(x);
 	return r;

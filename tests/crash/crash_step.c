@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/vfs.h>
 #include "ckpt/base/util.h"
+#include "ckpt/store/store_impl.h"
 #include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 #include "formats/native/native.h"
@@ -265,7 +266,7 @@ static int base_link(struct store *s, struct store_txn *x, const struct crash_st
 	if (r)
 		return r;
 	r = store_part_link(x, 0, fd, from->base.name, &from->base_id, c->base.name, err);
-	(void)s->ops->close(s->ops->ctx, fd);
+	store_unlock(s->ops, fd);
 	c->base_id = from->base_id;
 	return r;
 }
@@ -515,7 +516,7 @@ bool crash_parts_same(const struct store *s, const char *dir, const struct crash
 		good = file_same(s->ops, fd, &want->file[i], why);
 	if (good && want->base.name[0])
 		good = file_same(s->ops, fd, &want->base, why);
-	(void)s->ops->close(s->ops->ctx, fd);
+	store_unlock(s->ops, fd);
 	return good;
 }
 
@@ -540,6 +541,6 @@ bool crash_step_same(const struct store *s, const char *dir, const struct crash_
 		good = !snprintf(why, CRASH_WHY, "%s has %" PRIu32 " files", dir, n);
 	if (good)
 		good = format_opens(s->ops, fd, want, why);
-	(void)s->ops->close(s->ops->ctx, fd);
+	store_unlock(s->ops, fd);
 	return good;
 }

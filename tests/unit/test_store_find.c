@@ -753,6 +753,8 @@ static void it_goes(void)
 
 static void it_is_swapped(void)
 {
+	if (locking.n > 1)
+		return;
 	it_goes();
 	put_dir(place.fd, "demo/step-000000000010");
 }
@@ -780,8 +782,8 @@ TEST(a_path_is_read_only_if_it_still_leads_to_what_was_locked)
 		       "demo/step-000000000010 has gone or is being removed");
 	assert_int_equal(renameat(place.fd, "away", place.fd, "demo/step-000000000010"), 0);
 	locks(0, 0, it_is_swapped);
-	assert_refused(-ENOENT, NULL, at("demo/step-000000000010"),
-		       "demo/step-000000000010 has gone or is being removed");
+	assert_int_equal(resolve(NULL, at("demo/step-000000000010"), &ref), 0);
+	assert_int_equal(locking.n, 2);
 	assert_int_equal(unlinkat(place.fd, "demo/step-000000000010", AT_REMOVEDIR), 0);
 	assert_int_equal(renameat(place.fd, "away", place.fd, "demo/step-000000000010"), 0);
 	ops = io_ops_posix;
