@@ -133,6 +133,23 @@ static void examine_rename(const struct io_ops *ops, int dir, struct host_facts 
 		(void)ops->unlink(ops->ctx, dir, name[i], false);
 }
 
+/* As readers and removals ask: the lock of a directory, and where other hosts may use it, of the
+ * bytes of a file that is open for both. What another process has is there. */
+static int lock_try(const struct io_ops *ops, int dir, int file, struct host_facts *f)
+{
+	int fd = ops->open(ops->ctx, dir, ".", O_RDONLY | O_DIRECTORY, 0), rc;
+
+	if (fd < 0)
+		return fd;
+	rc = ops->lock(ops->ctx, fd, false);
+	(void)ops->close(ops->ctx, fd);
+	if (rc && rc != -EAGAIN)
+		return rc;
+	rc = f->shared ? io_lock_bytes(ops, file, 0, 1, IO_LOCK_EXCLUSIVE) : 0;
+	f->local_locks |= rc == -EOPNOTSUPP;
+	return rc == -EOPNOTSUPP ? 0 : rc;
+}
+
 /* What a step's files need besides: room that is reserved, and locks that readers take. */
 static void examine_files(const struct io_ops *ops, int dir, struct host_facts *f)
 {
@@ -140,10 +157,11 @@ static void examine_files(const struct io_ops *ops, int dir, struct host_facts *
 	int fd;
 
 	scratch_name(name, sizeof name, 'r');
-	f->fallocate_rc = fd = ops->open(ops->ctx, dir, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	f->fallocate_rc = fd = ops->open(ops->ctx, dir, name, O_RDWR | O_CREAT | O_EXCL, 0600);
+	f->shared = io_shared(ops, dir);
 	if (fd >= 0) {
 		f->fallocate_rc = ops->fallocate(ops->ctx, fd, BLOCK);
-		f->lock_rc = ops->lock(ops->ctx, fd, false);
+		f->lock_rc = lock_try(ops, dir, fd, f);
 		(void)ops->close(ops->ctx, fd);
 	}
 	(void)ops->unlink(ops->ctx, dir, name, false);
@@ -215,6 +233,9 @@ static void examine_mount(const char *root, dev_t dev, struct host_facts *f)
 			continue;
 		f->nobarrier = has_word(end, "nobarrier") || has_word(end, "barrier=0");
 		f->soft = has_word(end, "soft");
+		f->local_locks = has_word(end, "nolock") || has_word(end, "local_lock=all") ||
+				 has_word(end, "local_lock=posix") || has_word(end, "localflock") ||
+				 has_word(end, "noflock") || has_word(end, "nobrl");
 	}
 	if (file)
 		fclose(file);

@@ -46,9 +46,12 @@ struct host_facts {
 	uint32_t fs_magic;	/* statfs's f_type */
 	int rename_rc, sync_rc; /* rename_rc 1: it replaced what was there */
 	uint64_t sync_ns;	/* median, of a new file of one block */
-	int fallocate_rc, lock_rc;
+	int fallocate_rc;
+	int lock_rc;			/* as a reader and a removal lock (store/store_lock.c) */
 	char disk[32], write_cache[24]; /* "vda", "write back"; "": not known */
 	bool nobarrier, soft;		/* how it is mounted */
+	bool shared;			/* other hosts may use it */
+	bool local_locks;		/* and is mounted so that they do not see its locks */
 	uint64_t free_bytes, total_bytes, free_files;
 	/* what convert and export left there (io/leftover.h) and no process writes; how much of it
 	 * can be continued; the name of one */

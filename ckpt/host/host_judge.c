@@ -225,6 +225,19 @@ static void judge_reserving_and_locks(struct judge *j)
 	else if (f->lock_rc)
 		finding_add(j, "locks", HOST_FAIL, "mount it with locks, or without (nolock)",
 			    "a lock could not be taken: %s", strerror(-f->lock_rc));
+	else if (f->local_locks)
+		finding_add(
+			j, "locks", HOST_WARN,
+			"mount it so that locks reach other hosts (NFS without nolock, Lustre with "
+			"-o flock)",
+			"this host's alone, as it is mounted here: a step that another host reads is "
+			"kept by what its reader leaves, which counts for ten minutes");
+	else if (f->shared)
+		finding_add(
+			j, "locks", HOST_OK, NULL,
+			"work: a step that is being read is not removed, on another host either if "
+			"the server passes locks on, which one host cannot check; what a reader "
+			"leaves counts besides, for ten minutes");
 	else
 		finding_add(j, "locks", HOST_OK, NULL,
 			    "work: a step that is being read is not removed");

@@ -5,6 +5,7 @@
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -118,6 +119,26 @@ static int bad_lock(void *ctx, int fd, bool exclusive)
 	(void)exclusive;
 	return -EOPNOTSUPP;
 }
+static bool shared_true(void *ctx, int fd)
+{
+	(void)ctx;
+	(void)fd;
+	return true;
+}
+static uint32_t nlocked;
+
+static int bytes_locked(void *ctx, int fd, uint64_t off, uint64_t len, enum io_lock how)
+{
+	nlocked++;
+	return io_ops_posix.lock_bytes(ctx, fd, off, len, how);
+}
+/* As NFS: who cannot read a file has no shared lock of it. */
+static int lock_for_readers(void *ctx, int fd, bool exclusive)
+{
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY && !exclusive)
+		return -EOPNOTSUPP;
+	return io_ops_posix.lock(ctx, fd, exclusive);
+}
 static int bad_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
 	(void)ctx;
@@ -156,6 +177,31 @@ TEST(a_file_system_that_breaks_the_rules_is_found_and_left_clean)
 	bad.open = bad_open;
 	host_examine(&ask, &f);
 	assert_int_equal(f.dir_rc, -EROFS);
+}
+
+TEST(locks_are_asked_for_as_removals_ask)
+{
+	struct host_facts f;
+	struct host_ask ask = { .ops = &bad, .path = top };
+
+	bad = io_ops_posix;
+	bad.lock = lock_for_readers;
+	bad.lock_bytes = bytes_locked;
+	nlocked = 0;
+	host_examine(&ask, &f);
+	assert_int_equal(f.lock_rc, 0);
+	assert_false(f.shared);
+	assert_int_equal(nlocked, 0);
+	bad.shared = shared_true;
+	host_examine(&ask, &f);
+	assert_int_equal(f.lock_rc, 0);
+	assert_true(f.shared);
+	assert_false(f.local_locks);
+	assert_int_equal(nlocked, 1);
+	bad.lock_bytes = NULL;
+	host_examine(&ask, &f);
+	assert_int_equal(f.lock_rc, 0);
+	assert_true(f.local_locks);
 }
 
 static void file_put(const char *root, const char *path, const char *text)
@@ -267,24 +313,26 @@ TEST(the_disk_and_its_mount_are_found_by_the_device)
 	assert_int_equal(stat(top, &st), 0);
 	made_up(root, &f);
 	assert_string_equal(f.write_cache, "");
-	assert_false(f.nobarrier || f.soft);
+	assert_false(f.nobarrier || f.soft || f.local_locks);
 	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/queue/write_cache", major(st.st_dev),
 		 minor(st.st_dev));
 	file_put(root, path, "write back\n");
-	snprintf(line, sizeof line,
-		 "1 2 999999:1 / / rw - ext4 /dev/x rw,nobarrier\n"
-		 "3 2 %u:%u / /ckpt rw,nobarrier - ext4 /dev/soft rw,softreval,data=ordered\n",
-		 major(st.st_dev), minor(st.st_dev));
+	snprintf(
+		line, sizeof line,
+		"1 2 999999:1 / / rw - ext4 /dev/x rw,nobarrier\n"
+		"3 2 %u:%u / /ckpt rw,nobarrier - ext4 /dev/soft rw,softreval,data=ordered,local_lock=none\n",
+		major(st.st_dev), minor(st.st_dev));
 	file_put(root, "/proc/self/mountinfo", line);
 	made_up(root, &f);
 	assert_string_equal(f.write_cache, "write back");
 	assert_true(*f.disk);
-	assert_false(f.nobarrier || f.soft);
-	snprintf(line, sizeof line, "- \n 1 2 x\n3 2 %u:%u / /c rw - nfs h:/x rw,soft,barrier=0\n",
+	assert_false(f.nobarrier || f.soft || f.local_locks);
+	snprintf(line, sizeof line,
+		 "- \n 1 2 x\n3 2 %u:%u / /c rw - nfs h:/x rw,soft,barrier=0,local_lock=all\n",
 		 major(st.st_dev), minor(st.st_dev));
 	file_put(root, "/proc/self/mountinfo", line);
 	made_up(root, &f);
-	assert_true(f.nobarrier && f.soft);
+	assert_true(f.nobarrier && f.soft && f.local_locks);
 }
 
 TEST(sessions_that_end_are_known_by_their_files)

@@ -115,6 +115,8 @@ TEST(each_thing_that_is_missing_turns_its_check_and_no_other)
 	CASE("fallocate", HOST_FAIL, "No space", f.fallocate_rc = -ENOSPC);
 	CASE("locks", HOST_WARN, "never prunes", f.lock_rc = -EOPNOTSUPP);
 	CASE("locks", HOST_FAIL, "Input/output", f.lock_rc = -EIO);
+	CASE("locks", HOST_OK, "cannot check", f.shared = true);
+	CASE("locks", HOST_WARN, "as it is mounted", f.shared = f.local_locks = true);
 	CASE("out of memory", HOST_WARN, "along", f.cgroup_oom_group = true);
 	CASE("out of memory", HOST_WARN, "200", f.oom_adj = 200);
 	CASE("out of memory", HOST_OK, "-500", f.oom_adj = -500);
