@@ -337,7 +337,11 @@ struct ckpt_opts {
 	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
-	 * more snapshots */
+	 * more snapshots. If the disk is slower than that, the steps do not queue up: while one is
+	 * written, only the newest waits, and those before it are *thinned*: not written. With
+	 * three slots or more it may be a step that n does not select, so that the next snapshot
+	 * finds a slot. A step that its mark orders (CKPT_PERSIST, CKPT_FINAL), or an operator, is
+	 * never thinned */
 	uint32_t persist_every;
 	/* 0: tensors lie in host memory. 1+n: ckpt_attach opens CUDA device n, and tensors may lie
 	 * there, on other devices of the process, and in host memory: their addresses say where.
@@ -440,7 +444,8 @@ struct ckpt_stream {
 
 struct ckpt_mark {
 	uint32_t size;
-	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step.
+	/* PERSIST: write this step, in any case. STAGE_ONLY: do not. FINAL: wait for a slot, write
+	 * this step.
 	 * NO_EMA: no average of the weights takes this step in; one rank's flag is enough */
 	uint32_t flags;
 	/* CUDA: the stream, on device ckpt_opts.device, that changes the state; NULL: the default
@@ -522,6 +527,9 @@ struct ckpt_stats {
 	/* if an average says `every`: calls of ckpt_guard and ckpt_snapshot that have waited for a
 	 * copy or for averages, and for how long, which is in stall_ns_sum, too */
 	uint64_t average_waits, average_wait_ns;
+	/* steps that persist_every selected, and in whose place a newer one was written, because
+	 * the disk was still busy with an older one */
+	uint64_t thinned;
 };
 
 /* What ckpt_tensors and ckpt_unmatched list: a tensor, or a blob, whose component is "blob". All of
@@ -785,8 +793,10 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 int ckpt_stop(ckpt *c);
 int ckpt_last(ckpt *c, uint64_t step);
 
-/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: it was skipped or torn, or is
- * staged and will not be written; -EIO, -ENOSPC, ...: it could not be written, err says why. The
+/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT, at once: it was skipped or torn,
+ * or is staged and will not be written, because persist_every does not select it or because it was
+ * thinned (then err names the step that is written in its place, and CKPT_STAGED is reached all the
+ * same); -EIO, -ENOSPC, ...: it could not be written, err says why. The
  * daemon takes the call as a promise that this rank does not modify the step's state meanwhile.
  * One rank may wait for CKPT_STAGED while the others wait in a barrier, if each of them has called
  * ckpt_guard at least once, before its first snapshot or later, and between every two snapshots. If

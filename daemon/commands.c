@@ -231,6 +231,7 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		.persisted = t->persisted,
 		.committed = t->committed,
 		.failed = t->failed,
+		.thinned = t->thinned,
 		.last_committed = t->last_committed,
 		.last_committed_wall_ns = t->last_committed_wall_ns,
 		.last_commit_ns = t->last_commit_ns,
@@ -306,7 +307,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint64_t now,
 		break;
 	case PHASE_STAGED:
 		to->flags |=
-			s->flags && !s->committed && to->state != WIRE_FAILED ? WIRE_TO_WRITE : 0;
+			s->flags && !s->committed && to->state < WIRE_TORN ? WIRE_TO_WRITE : 0;
 		break;
 	case PHASE_QUEUED:
 		to->state = WIRE_QUEUED;

@@ -1114,7 +1114,7 @@ static void adopt_staged(struct launch *l)
 			all = MUTANT(ADOPTED_FROM_ONE) ||
 			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held &&
 			       turned_fits(b->turn, b->rev, l->member[r].decl));
-			flags |= b->flags & RECORD_NO_AVERAGE;
+			flags |= b->flags & (RECORD_NO_AVERAGE | RECORD_BY_HAND);
 		}
 		if (all)
 			snap_adopt(l, i, a->step, flags, a->mark_ns);

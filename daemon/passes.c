@@ -329,6 +329,11 @@ bool passes_may_give_up(const struct snap *s)
 	       (!walk_may(s->job) || !passes_ready(s));
 }
 
+bool passes_owe(const struct snap *s)
+{
+	return average_wanted(s) && !is_late(s) && !MUTANT(THINNED_UNAVERAGED);
+}
+
 bool passes_ready(const struct snap *s)
 {
 	struct average_base *base = NULL;

@@ -98,6 +98,8 @@ uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers);
 bool passes_wait(const struct snap *s);
 /* Averages alone want it, and cannot have it now: it may be released where slots are needed. */
 bool passes_may_give_up(const struct snap *s);
+/* Averages lack it, and can still take it in: a newer one is not written in its place. */
+bool passes_owe(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
 /* An older step of its launch is to be rescued, or an average of it says `every`, so its averages

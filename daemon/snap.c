@@ -9,6 +9,7 @@
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"
 #include "daemon/passes.h"
+#include "daemon/waiting.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -168,18 +169,21 @@ static void tally_add(struct snap *s, enum outcome_state outcome, const char *te
 		t->failed++;
 		job_error(s->job, s->step + 1, text);
 		break;
+	case OUTCOME_THINNED:
+		t->thinned++;
+		break;
 	}
 	if (s->launch == s->job->launch)
 		t->newest = MAX(t->newest, s->step + 1);
 }
 
-void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text)
+static void past_note(struct snap *s, enum outcome_state outcome, int code, const char *text)
 {
 	static const uint32_t state[] = {
 		[OUTCOME_NONE] = WIRE_MARKED,	      [OUTCOME_COPYING] = WIRE_MARKED,
 		[OUTCOME_STAGED] = WIRE_STAGED,	      [OUTCOME_PERSISTED] = WIRE_PERSISTED,
 		[OUTCOME_COMMITTED] = WIRE_COMMITTED, [OUTCOME_TORN] = WIRE_TORN,
-		[OUTCOME_FAILED] = WIRE_FAILED,
+		[OUTCOME_FAILED] = WIRE_FAILED,	      [OUTCOME_THINNED] = WIRE_THINNED,
 	};
 	struct wire_report_step *p =
 		past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
@@ -193,6 +197,11 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
 	tally_add(s, outcome, text);
+}
+
+void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text)
+{
+	past_note(s, outcome, code, text);
 	if (outcome == OUTCOME_STAGED)
 		code = s->phase != PHASE_STAGED;
 	shared_outcome_set(s->launch->page, s->step, s->ticket_seq, outcome, code, s->phase_ns,
@@ -635,6 +644,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 	}
 	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
 	s->no_average |= rec->flags & RECORD_NO_AVERAGE;
+	s->by_hand |= rec->flags & RECORD_BY_HAND;
 	if (r != 0)
 		return;
 	s->marked = rec->marked;
@@ -901,6 +911,7 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->mark_ns = mark_ns;
 	s->marked = l->member[0].adopt[slot].marked;
 	s->no_average = flags & RECORD_NO_AVERAGE;
+	s->by_hand = flags & RECORD_BY_HAND;
 	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++) {
 		const struct adopt *a = &l->member[r].adopt[slot];
@@ -921,8 +932,7 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 		passes_follow(s->job, s);
 }
 
-/* Of a place; NULL: of the newest launch's. */
-static struct snap *newest_staged(const struct job *j, const struct place *p)
+struct snap *newest_staged(const struct job *j, const struct place *p)
 {
 	struct snap *best = NULL;
 
@@ -974,7 +984,24 @@ static void tell_staged(struct snap *s)
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
 }
 
-static bool slot_is_free(const struct launch *l)
+void snap_thinned(struct snap *s, const struct snap *heir)
+{
+	bool due = s->flags & TICKET_PERSIST; /* else it was an heir itself, and is as before */
+	char text[160];
+
+	snprintf(text, sizeof text,
+		 "the disk was busy with an older step until step %" PRIu64
+		 " was staged, which is written in its place",
+		 heir->step);
+	tell_staged(s);
+	if (due)
+		past_note(s, OUTCOME_THINNED, 0, text);
+	shared_outcome_thinned(s->launch->page, s->step, s->ticket_seq, heir->step, due,
+			       s->phase_ns[0], text);
+	snap_log(s, due ? LOG_INFO : LOG_DEBUG, "snap", " thinned: %s", text);
+}
+
+bool slot_is_free(const struct launch *l)
 {
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i))
@@ -1017,24 +1044,32 @@ static void average_gone(struct snap *s)
 	snap_log(s, LOG_DEBUG, "passes", " has given up its averages: a newer step is staged");
 }
 
-void job_settle(struct job *j)
+/* Several may have been staged since the last look. */
+static void release_superseded(struct job *j)
 {
 	uint64_t now = now_ns();
 
-	if (atomic_load(&j->d->stops) >= 1000)
-		return;
-	passes_let_go(j);
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase != PHASE_STAGED || !is_superseded(s, now))
 			continue;
 		average_gone(s);
-		release(s, true); /* several may have been staged since the last look */
+		release(s, true);
 	}
+}
+
+void job_settle(struct job *j)
+{
+	if (atomic_load(&j->d->stops) >= 1000)
+		return;
+	passes_let_go(j);
+	release_superseded(j);
 	if (j->launch && j->launch->lent)
 		launch_lent(j->launch);
 	rescue_next(j);
 	write_next(j);
+	if (waiting_thin(j))
+		release_superseded(j);
 	passes_next(j);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
 		tell_staged(s);

@@ -9,9 +9,7 @@
  *	snap      one ticket that got a slot: the ranks' copies, and the outcome
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
- * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
- * QUEUED ends when the step is guarded and no other step of the job is walked. A walk that writes
- * nothing leaves it STAGED.
+ * The states of a snap, and which of those that wait to be written is written: waiting.h.
  */
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
@@ -375,7 +373,7 @@ void session_refuse(struct session *s, int code, const char *text);
 #define PAST_MAX 64 /* outcomes of steps, for later requests */
 struct tally {
 	uint64_t skipped_by[WIRE_SKIPS]; /* of launches that another one has replaced */
-	uint64_t taken, torn, staged, persisted, committed, failed;
+	uint64_t taken, torn, staged, persisted, committed, failed, thinned;
 	uint64_t last_committed, last_committed_wall_ns, last_commit_ns; /* as wire_report_job */
 	uint64_t newest;
 	uint64_t error_wall_ns, error_step;
@@ -646,6 +644,7 @@ struct snap {
 	uint64_t marked;     /* as rank 0's record says */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* it was reported as staged */
+	bool by_hand;	     /* RECORD_BY_HAND of any rank */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
 	bool averaged;	     /* its slots hold all averages of this step */
 	bool average_late;   /* it has given up its averages */
@@ -706,6 +705,8 @@ bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
 /* Reports the outcome of a step to the ranks, and keeps it for later requests. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
+/* The same: s, which was staged, is not written, but heir in its place. */
+void snap_thinned(struct snap *s, const struct snap *heir);
 /* A line of the log: "OF: job NAME" and the text; of a snap "OF: job NAME step N". */
 void job_log(const struct job *j, int level, const char *of, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
@@ -743,6 +744,10 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
  * rank's own copier writes to it. */
 void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
+/* Would the next mark find one? */
+bool slot_is_free(const struct launch *l);
+/* The newest staged step of a place; NULL: of the newest launch's. */
+struct snap *newest_staged(const struct job *j, const struct place *p);
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 /* no member is left: staged steps are written */
 void snap_salvage(struct launch *l);

@@ -317,6 +317,10 @@
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
 	X(DRIFT_NOT_BROUGHT, daemon, "of replicas only what the library has brought is compared") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
+	X(NEVER_THINNED, daemon, "of the steps that wait for a slow disk the newest is kept") \
+	X(ORDERED_THINNED, daemon, "a step that somebody ordered is written") \
+	X(THINNED_UNAVERAGED, daemon, "averages take a step in before it is thinned") \
+	X(DEBT_LOST, client, "if the step in place of a thinned one is lost, the next one is due") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
 	X(BASE_STALE, daemon, "an average goes on from the newest averaged step") \

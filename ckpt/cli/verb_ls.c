@@ -548,7 +548,7 @@ static void note_print(const struct ls *l, const struct ls_row *row, char *buf, 
 		more = "in memory too";
 	else if (row->memory->state == WIRE_FAILED)
 		more = "only in memory: it could not be written";
-	else if (row->memory->state == WIRE_STAGED)
+	else if (row->memory->state == WIRE_STAGED || row->memory->state == WIRE_THINNED)
 		more = "only in memory";
 	else
 		more = "in memory, on its way to the disk";

@@ -24,6 +24,7 @@ static const char *const step_name[] = {
 	[WIRE_MARKED] = "copying",  [WIRE_STAGED] = "staged",	    [WIRE_QUEUED] = "queued",
 	[WIRE_WRITING] = "writing", [WIRE_PERSISTED] = "persisted", [WIRE_COMMITTED] = "committed",
 	[WIRE_TORN] = "torn",	    [WIRE_FAILED] = "failed",	    [WIRE_SKIPPED] = "skipped",
+	[WIRE_THINNED] = "thinned",
 };
 
 struct stall {
@@ -376,6 +377,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_key(o, "persisted", cell_number(j->persisted));
 	output_key(o, "committed", cell_number(j->committed));
 	output_key(o, "failed", cell_number(j->failed));
+	output_key(o, "thinned", cell_number(j->thinned));
 	output_close(o);
 	json_trouble(o, j);
 	output_object(o, "last_committed");
@@ -782,6 +784,11 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 		   human_count(j->staged, a), COUNT_TEXT(j->failed), COUNT_TEXT(j->committed),
 		   took);
 	text_skipped(c, j);
+	if (j->thinned)
+		text_label(
+			c, "thinned", STYLE_WARN,
+			"%s steps: the disk was busy, and a newer step was written in their place",
+			human_count(j->thinned, a));
 	text_averages(c, r, i);
 	text_error(c, r, j);
 }

@@ -34,6 +34,7 @@ struct waiting {
 	char dir[PATH_MAX];	    /* the job's directory; "": not known yet */
 	char known[PATH_MAX];	    /* the same from the daemon, for which it is the job's name */
 	bool served;		    /* the daemon knows the job */
+	bool latest;		    /* the step was the latest, which is to come to disk */
 	struct ckpt_err missing;    /* nothing knows it, or the daemon is silent, so far */
 };
 
@@ -224,6 +225,7 @@ static bool has_come(uint32_t state, uint32_t want)
 	case WIRE_STAGED:
 	case WIRE_QUEUED:
 	case WIRE_WRITING:
+	case WIRE_THINNED:
 		return want == WIRE_STAGED;
 	case WIRE_PERSISTED:
 		return want != WIRE_COMMITTED;
@@ -242,7 +244,7 @@ static bool connection_lost(const struct wire_report_step *s)
 /* May it be meant by "latest"? What is only held in memory never comes to disk. */
 static bool may_come(const struct wire_report_step *s, uint32_t want)
 {
-	return !connection_lost(s) &&
+	return !connection_lost(s) && s->state != WIRE_THINNED &&
 	       (want == WIRE_STAGED || s->state >= WIRE_QUEUED || s->flags & WIRE_TO_WRITE);
 }
 
@@ -285,6 +287,9 @@ static int step_judge(const struct waiting *w, uint32_t job, struct ckpt_err *er
 	if (s && s->state == WIRE_FAILED)
 		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s could not be written: %s",
 				  w->step, j->name, s->text);
+	if (s && s->state == WIRE_THINNED)
+		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s will not be written: %s",
+				  w->step, j->name, s->text);
 	if (s && !(s->flags & WIRE_HELD))
 		return ckpt_error(
 			err, -EUCLEAN,
@@ -305,12 +310,34 @@ static int step_judge(const struct waiting *w, uint32_t job, struct ckpt_err *er
 	return 0;
 }
 
+/* If the step that was the latest has given its turn to a newer one, that is meant: the oldest one
+ * that may come. (The newest may give its turn away before the next look, and so on.) */
+static void heir_follow(struct waiting *w, uint32_t job)
+{
+	const struct wire_report *r = &w->k.report;
+	const struct wire_report_step *was = step_find(w, job), *heir = NULL;
+
+	if (!was || !(was->state == WIRE_THINNED ||
+		      (was->state == WIRE_STAGED && !(was->flags & WIRE_TO_WRITE))))
+		return;
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+
+		if (s->job == job && s->generation == was->generation && s->step > was->step &&
+		    may_come(s, w->want) && (!heir || s->step < heir->step))
+			heir = s;
+	}
+	if (heir)
+		w->step = heir->step;
+}
+
 /* "latest" becomes the newest step that the daemon knows and that may come there. 0: there is none
  * yet; -ENOENT: and there is no time for one to come. */
 static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 {
 	const struct wire_report_step *s = step_find(w, job);
 
+	w->latest = s && w->want != WIRE_STAGED;
 	if (s)
 		w->step = s->step;
 	if (s || (w->dir[0] && store_latest(w, err) == 0))
@@ -354,6 +381,8 @@ static int look_daemon(struct waiting *w, struct ckpt_err *err)
 		snprintf(w->known, sizeof w->known, "%s/%s", j->store, j->name);
 		memcpy(w->dir, w->known, sizeof w->dir);
 	}
+	if (w->latest)
+		heir_follow(w, job);
 	rc = w->step == LATEST ? daemon_latest(w, job, err) : 1;
 	return rc > 0 ? step_judge(w, job, err) : rc;
 }
@@ -533,7 +562,7 @@ const struct cli_verb verb_wait = {
 		"step's directory. latest is the newest step that has reached the state, or can still "
 		"reach it, when the command begins.\n"
 		"If the step cannot reach the state any more, wait ends at once with 5: the step was "
-		"skipped, torn or could not be written, a newer one replaced it in memory, or (without "
+		"skipped, torn, thinned or could not be written, a newer one replaced it in memory, or (without "
 		"--timeout) the job did not reach it before its last rank ended.\n"
 		"If there is no daemon, wait checks the store (-C) for a committed step, until "
 		"--timeout. With --timeout it also waits for a job that has not attached yet, and for "

@@ -136,6 +136,7 @@ struct due {
 		uint64_t step, marks; /* 1 + step, 0: none; marks then */
 		struct link *link;
 		uint16_t ticket_seq;
+		bool heir; /* it is written in the place of one that was asked for */
 	} asked,
 		staged; /* has a ticket to be written; was staged, to be watched until it is written */
 	uint64_t seen;		     /* outcomes of the link when they were read */

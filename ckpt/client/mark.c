@@ -248,8 +248,10 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	r.epoch = load_relaxed(&c->epoch);
 	r.rev = load_relaxed(&c->rev);
 	r.slot = t->slot;
-	r.flags = (uint16_t)(t->flags | flags |
-			     (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0));
+	r.flags =
+		(uint16_t)(t->flags | flags |
+			   (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0) |
+			   (m && m->flags & (CKPT_PERSIST | CKPT_STAGE_ONLY) ? RECORD_BY_HAND : 0));
 	r.target = (uint32_t)shared_snap_seq(c->snap_link->rank);
 	r.devices = load_relaxed(&c->which);
 	turn_choose(c, t, &r);
@@ -888,6 +890,11 @@ static int step_reached(ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 			return 0;
 		return ckpt_error(err, o.code < 0 ? o.code : -EIO,
 				  "step %" PRIu64 " could not be written: %s", step, o.text);
+	case OUTCOME_THINNED:
+		if (state == CKPT_STAGED)
+			return 0;
+		return ckpt_error(err, -ENOENT, "step %" PRIu64 " will not be written: %s", step,
+				  o.text);
 	case OUTCOME_COMMITTED:
 		return 0;
 	case OUTCOME_PERSISTED:
@@ -1074,6 +1081,7 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		s.persisted += atomic_load(&k->job->count[OUTCOME_PERSISTED]);
 		s.committed += atomic_load(&k->job->count[OUTCOME_COMMITTED]);
 		s.failed += atomic_load(&k->job->count[OUTCOME_FAILED]);
+		s.thinned += atomic_load(&k->job->count[OUTCOME_THINNED]);
 		s.copy_bytes += atomic_load(&k->rank->copy_bytes);
 		s.copy_bytes += atomic_load(&k->rank->own_bytes);
 		s.copy_ns += atomic_load(&k->rank->copy_ns);

@@ -821,30 +821,53 @@ static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 	return NULL;
 }
 
-void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
-			enum outcome_state state, int code, const uint64_t phase_ns[3],
-			const char *text)
+static void outcome_put(struct shared_job *job, const struct shared_outcome *to)
 {
-	struct shared_outcome *o = outcome_of(job, step), to = {
-		.step = step, .state = (uint16_t)state, .ticket_seq = ticket_seq, .code = code
-	};
+	struct shared_outcome *o = outcome_of(job, to->step);
 	uint32_t next = load_relaxed(&job->next_outcome);
 	bool fresh = !o;
 
 	if (!o)
 		o = &job->outcome[next % SHARED_OUTCOMES];
+	words_change(&o->ver, &o->step, (const uint8_t *)to + OUTCOME_HEAD,
+		     sizeof *to - OUTCOME_HEAD);
+	if (fresh)
+		store_release(&job->next_outcome, next + 1);
+}
+
+void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			enum outcome_state state, int code, const uint64_t phase_ns[3],
+			const char *text)
+{
+	struct shared_outcome to = {
+		.step = step, .state = (uint16_t)state, .ticket_seq = ticket_seq, .code = code
+	};
+
 	to.staged_ns = phase_ns ? phase_ns[0] : 0;
 	to.persisted_ns = phase_ns ? phase_ns[1] : 0;
 	to.committed_ns = phase_ns ? phase_ns[2] : 0;
 	snprintf(to.text, sizeof to.text, "%s", text ? text : "");
-	words_change(&o->ver, &o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
-	if (fresh)
-		store_release(&job->next_outcome, next + 1);
+	outcome_put(job, &to);
 	add_relaxed(&job->count[state], 1);
 	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
 		if (state <= OUTCOME_COMMITTED && (int)state - OUTCOME_STAGED >= s - CKPT_STAGED &&
 		    load_relaxed(&job->newest[s]) < step + 1)
 			store_release(&job->newest[s], step + 1);
+	shared_event(job);
+}
+
+void shared_outcome_thinned(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			    uint64_t heir, bool count, uint64_t staged_ns, const char *text)
+{
+	struct shared_outcome to = { .step = step,
+				     .state = OUTCOME_THINNED,
+				     .ticket_seq = ticket_seq,
+				     .staged_ns = staged_ns,
+				     .heir = heir };
+
+	snprintf(to.text, sizeof to.text, "%s", text);
+	outcome_put(job, &to);
+	add_relaxed(&job->count[OUTCOME_THINNED], count);
 	shared_event(job);
 }
 

@@ -213,6 +213,9 @@ enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 enum { RECORD_NO_AVERAGE = 4 };
 /* The same: this rank could copy nothing of the step, so its record is TORN from the beginning. */
 enum { RECORD_NOT_COPIED = 16 };
+/* The same: this rank's mark itself says whether the step is to be written (CKPT_PERSIST,
+ * CKPT_STAGE_ONLY), so no other step is written in its place, nor it in another one's. */
+enum { RECORD_BY_HAND = 32 };
 /* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that
  * asks thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If
  * the step has a slot already, its ticket is returned, and a record that is TORN reports
@@ -311,7 +314,8 @@ enum outcome_state {
 	OUTCOME_PERSISTED,
 	OUTCOME_COMMITTED,
 	OUTCOME_TORN,
-	OUTCOME_FAILED
+	OUTCOME_FAILED,
+	OUTCOME_THINNED /* staged; a newer one is written in its place: its heir */
 };
 struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	_Atomic uint32_t ver;
@@ -324,7 +328,8 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	/* FAILED, TORN: negative errno. STAGED: 1 it is to be written, 0 it will not be written */
 	int32_t code;
 	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
-	char text[512];					/* FAILED, TORN: why */
+	uint64_t heir;					/* THINNED: that step */
+	char text[512];					/* FAILED, TORN, THINNED: why */
 };
 
 #define SHARED_TEXT 512
@@ -525,6 +530,10 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
 			enum outcome_state state, int code, const uint64_t phase_ns[3],
 			const char *text);
+/* It gives its turn to a step that was staged after it. count: it was to be written for its own
+ * sake, so count[THINNED] grows. */
+void shared_outcome_thinned(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			    uint64_t heir, bool count, uint64_t staged_ns, const char *text);
 /* Of steps above this one nothing is known any more: their numbers come again. */
 void shared_outcomes_forget(struct shared_job *job, uint64_t step);
 /* A step that was reported as staged is to be written after all. */

@@ -362,7 +362,7 @@ static bool report_job_good(const struct wire_report_job *j)
 
 static bool report_step_good(const struct wire_report_step *s)
 {
-	return s->state <= WIRE_SKIPPED && s->code <= 0 && s->written <= s->total &&
+	return s->state <= WIRE_THINNED && s->code <= 0 && s->written <= s->total &&
 	       string_terminated(s->text, sizeof s->text);
 }
 

@@ -64,7 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h);
+/* 12: a step may be thinned (OUTCOME_THINNED in shared.h)
+ * 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h);
  * how many steps were marked is in records, ADOPT and RESTORED; averages say what they left out
  * 10: `copying` is a word of each slot
  * 9: CKPT_EXPLICIT
@@ -72,7 +73,7 @@
  * (turns.h)
  * 7: the job page has a word for the last step, and says which replicas have drifted apart;
  * declarations have attributes; CKPT_PEEK */
-#define WIRE_ABI 11
+#define WIRE_ABI 12
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -468,7 +469,7 @@ struct wire_report_job {
 	 * older ckptd) */
 	uint32_t free_mib;
 	/* since the daemon began: steps */
-	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
+	uint64_t taken, skipped, torn, staged, persisted, committed, failed, thinned;
 	uint64_t last_committed;			 /* 1 + step; 0: none yet */
 	uint64_t last_committed_wall_ns, last_commit_ns; /* last_commit: from the mark */
 	uint64_t newest;				 /* 1 + step of the newest mark; 0: none */
@@ -521,6 +522,7 @@ enum wire_step_state {
 	WIRE_TORN,
 	WIRE_FAILED,
 	WIRE_SKIPPED,
+	WIRE_THINNED, /* it was to be written, and a newer step was in its place */
 };
 /* step.flags: it is in memory; it is to be written; a rank marked it with CKPT_NO_EMA */
 enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2, WIRE_NO_AVERAGE = 4 };
@@ -531,7 +533,7 @@ struct wire_report_step {
 	uint64_t mark_ns, staged_ns, persisted_ns, committed_ns; /* the last three since mark_ns */
 	/* bytes; for how long. total: of its files once it is being written, before of its slots */
 	uint64_t written, total, writing_ns;
-	char text[192]; /* TORN, FAILED: why */
+	char text[192]; /* TORN, FAILED, THINNED: why */
 };
 /* Why an average did not take a step in. */
 enum wire_gate {

@@ -317,6 +317,7 @@ class ckpt_stats(ctypes.Structure):
         ("average_left_out", c_uint64),
         ("average_waits", c_uint64),
         ("average_wait_ns", c_uint64),
+        ("thinned", c_uint64),
     ]
 
 

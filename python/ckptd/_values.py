@@ -99,6 +99,7 @@ class Stats:
     average_left_out: int
     average_waits: int
     average_wait_ns: int
+    thinned: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ static void report_read(const void *p, uint64_t bytes)
 		const struct wire_report_step *s = &r.step[i];
 
 		ENDS(s->text);
-		assert(s->job < r.head->njob && s->state <= WIRE_SKIPPED && s->code <= 0 &&
+		assert(s->job < r.head->njob && s->state <= WIRE_THINNED && s->code <= 0 &&
 		       s->written <= s->total);
 	}
 	for (uint32_t i = 0; i < r.head->naverage; i++) {
