@@ -30,6 +30,7 @@ class Tap(unittest.TestResult):
 
     def addSubTest(self, test, subtest, err):
         if err is not None:
+            print(f"# fails: {subtest._subDescription()}", flush=True)  # its text comes at the end of the case
             self.bad.append(f"{subtest._subDescription()}\n" + "".join(traceback.format_exception(*err)))
 
     def addSkip(self, test, reason):
