@@ -139,7 +139,7 @@ apart_part() { # tensors without placements: an exchange has each of them apart
 	row plan_apart 6 lower "$(calc "$(median apart_100000_cpu) / 1e9")" "$(calc "$(median apart_25000_cpu) / 1e9")" s 5
 }
 
-steps_part() {
+redist_steps_part() {
 	build/ckptbench plan steps >"$tmp/steps.out" || fail "plan steps"
 	samples redist <"$tmp/steps.out"
 	row redist_steps 5 lower "$(calc "$(median redist_steps) / 1e6")" 1 ms "$(count redist_steps)"
@@ -161,7 +161,7 @@ tools_rows() {
 		plans+=" schedule_$model schedule_${model}_wall schedule_${model}_mem"
 	done
 	part "$plans" schedule_part
-	part "redist_steps redist_own" steps_part
+	part "redist_steps redist_own" redist_steps_part
 	part "take_fsdp64_tp8 take_ep2048_ep256 take_hsdp_fsdp take_pp_mesh" take_part
 	part "steps_2048" steps_of_many_part
 	part "plan_wide" wide_part

@@ -231,6 +231,16 @@ named() { # TREE
 		done
 	done
 }
+# One shell reads all parts of make bench: of two functions, or variables, of one name the later one would be used by both.
+bench_names() { # TREE
+	local f
+	for f in "$1"/tests/bench/rows_*.sh; do
+		bash --norc -euc 'bytes=1 mib=1; own() { declare -F | cut -d" " -f3; compgen -v; }; had=$(own); . "$1"
+			grep -vxFf <(printf "%s\n" "$had" PIPESTATUS _ had) <(own)' bash "$f" || echo "$f: nothing is read of it"
+	done >"$tmp/names"
+	sed -n 's/^\([a-z_0-9]*\)() .*/\1/p' "$1"/tests/bench/{common,frameworks}.sh >>"$tmp/names"
+	sort "$tmp/names" | uniq -d | sed 's/^/more than one part of make bench names something /'
+}
 self_contained() { # each header compiles alone, as the first thing in a file
 	local h
 	grep '\.h$' "$tmp/c" | grep -v '_body\.h$' | while read -r h; do
@@ -267,6 +277,7 @@ check "file names are unique in the tree" none unique_names "$tmp/files"
 check "only ckpt/io syncs files" none one_fsync .
 check "only native, the array of formats and the daemon name anything of native" none native_names .
 check "nothing refers to what lies outside of a clone" none nothing_beside .
+check "no two parts of make bench name something alike" none bench_names .
 check "no alloca" none no_vla_no_alloca .
 check "every source, script and makefile names its licence" none spdx .
 check "what the documents name is there" none named .
@@ -357,6 +368,16 @@ if command -v nm >/dev/null; then
 	echo 'int ckpt_extra(void); int ckpt_extra(void) { return 1; }' | gcc -shared -fPIC -x c -o "$tmp/a/x.so" -
 	check "(control) an export that is not declared is found" found "exported, not declared: ckpt_extra" exports "$tmp/a/x.so" .
 fi
+bench_plant() { # FILE LINE
+	rm -rf "$tmp/tree"
+	mkdir -p "$tmp/tree/tests/bench"
+	cp tests/bench/*.sh "$tmp/tree/tests/bench"
+	echo "$2" >>"$tmp/tree/tests/bench/$1"
+}
+bench_plant rows_tools.sh 'steps_part() { :; }'
+check "(control) a function of two parts of make bench is found" found "something steps_part" bench_names "$tmp/tree"
+bench_plant rows_tools.sh 'steps=3'
+check "(control) a variable of two parts is found" found "something steps" bench_names "$tmp/tree"
 echo "ckpt/cli/arena.c" | cat - "$tmp/files" >"$tmp/twice"
 check "(control) a second file of one name is found" found "arena.c" unique_names "$tmp/twice"
 
