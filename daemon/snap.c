@@ -655,6 +655,26 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 	}
 }
 
+/* A rank has a record of the step, and the daemon came too late to see its ticket, or had no memory
+ * for it: nobody writes it, and who waits for it is told. */
+static void ticket_lost(struct launch *l, const struct shared_record *rec)
+{
+	const char *why = "ckptd was late: it has not seen the step's ticket";
+	struct wire_report_step *p;
+	uint16_t seq = 0;
+
+	if (shared_outcome_state(l->page, rec->step, &seq) != OUTCOME_NONE &&
+	    seq == rec->ticket_seq)
+		return; /* it was torn, and released */
+	p = past_of(l->job->past, &l->job->npast, rec->step, l->generation);
+	p->state = WIRE_TORN;
+	p->code = -ENOENT;
+	snprintf(p->text, sizeof p->text, "%s", why);
+	l->job->tally.torn++;
+	shared_outcome_set(l->page, rec->step, rec->ticket_seq, OUTCOME_TORN, -ENOENT, NULL, why);
+	job_log(l->job, LOG_INFO, "snap", " step %" PRIu64 " torn: %s", rec->step, why);
+}
+
 /* One record of one rank. False: look again at the next ring. */
 static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 {
@@ -669,6 +689,8 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 	s = snap_of_ticket(l, rec.ticket_seq);
 	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
 		return false; /* taken after the gate was read */
+	if (!s && !MUTANT(TICKET_LOST_UNSAID))
+		ticket_lost(l, &rec);
 	if (!s || s->dropped || s->phase != PHASE_COLLECTING ||
 	    s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
 		shared_snap_drop(m->page, at, mark);
@@ -834,6 +856,15 @@ static void launch_check(struct launch *l)
 	launch_unref(l);
 }
 
+/* It marked the step, or a later one, without a ticket. */
+static bool rank_passes(const struct snap *s, uint32_t r)
+{
+	const struct shared_rank *page = s->launch->member[r].page;
+
+	return s->step_known && page && load_acquire(&page->passed_step) > s->step &&
+	       !MUTANT(TICKET_LOST_UNSAID);
+}
+
 void launch_ring(struct launch *l)
 {
 	uint64_t now = now_ns();
@@ -874,6 +905,9 @@ void launch_ring(struct launch *l)
 			if (s->rank[r].copy != COPY_NONE)
 				continue;
 			snprintf(text, sizeof text, "rank %u did not mark this step", r);
+			if (rank_passes(s, r))
+				snap_fail(s, OUTCOME_TORN, -ENOENT,
+					  "a rank has skipped it: it must call ckpt_seal again");
 			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 ||
 			    elapsed_ns(s->born_ns, now) > EXPIRE_NS || l->member[r].lost ||
 			    l->member[r].left)

@@ -320,6 +320,7 @@
 	X(NEVER_THINNED, daemon, "of the steps that wait for a slow disk the newest is kept") \
 	X(ORDERED_THINNED, daemon, "a step that somebody ordered is written") \
 	X(THINNED_UNAVERAGED, daemon, "averages take a step in before it is thinned") \
+	X(TICKET_LOST_UNSAID, daemon, "who waits for a step that nobody will write is told") \
 	X(DEBT_LOST, client, "if the step in place of a thinned one is lost, the next one is due") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \

@@ -319,12 +319,18 @@ static int failing_changed(struct link *l, uint32_t changes)
 	return load_acquire(&l->job->failing.code) ? CKPT_FAILING : 0;
 }
 
+static bool bell_ring(const struct link *l)
+{
+	const uint64_t one = 1;
+
+	return write(l->bell, &one, sizeof one) >= 0 || errno == EAGAIN;
+}
+
 /* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
 static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
 			 enum wire_skip *ret_why)
 {
 	struct link *l = link_up(c, now);
-	const uint64_t one = 1;
 	struct shared_snap *s;
 	struct ticket t;
 	const struct blob *too_long;
@@ -357,9 +363,12 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	if (shared_stable(l->rank))
 		counter_add(&c->unguarded, 1);
 	if (c->dirty || c->moved || !c->sealed_once || !declared_now(c)) {
+		store_release(&l->rank->passed_step, step + 1);
+		bell_ring(l);
 		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
 	}
+	store_release(&l->rank->passed_step, 0);
 	too_long = blobs_look(c);
 	if (too_long)
 		blob_refuse(c, step, too_long);
@@ -436,7 +445,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	}
 	if (low && !atomic_exchange(&c->canary.wanted, 1))
 		helper_wake(c);
-	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN) {
+	if (!bell_ring(l)) {
 		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
 	}

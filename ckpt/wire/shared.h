@@ -273,6 +273,9 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t unguarded;	 /* snapshots that no guard followed before the next one */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
 	_Atomic uint64_t waited_step;	 /* 1 + step of the newest ckpt_wait */
+	/* 1 + the newest step that it marked and asked no ticket for, because it must seal again:
+	 * the other ranks, which may have one, need not wait for its record. 0: it has asked since */
+	_Atomic uint64_t passed_step;
 	/* [n % SHARED_CHANGED] is n: snapshot n was found to be changed before its guard */
 	_Atomic uint64_t changed[SHARED_CHANGED];
 	/* 1 + step: the same of a snapshot that was marked in the page of an earlier daemon */

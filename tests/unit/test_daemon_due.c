@@ -170,4 +170,47 @@ TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 	proc_kill(&r);
 }
 
+/* Its library copies without the daemon, which is stopped while its ticket is pushed out. */
+TEST(a_step_whose_ticket_the_daemon_did_not_see_is_not_waited_for)
+{
+	const struct proc_opts o = { .guard = CKPT_FINISH, .words = 64, .private_memory = true };
+	struct proc r;
+
+	procs_start(&r, 1, o);
+	train(&r, 1, 1, 0, CKPT_COMMITTED);
+	stop(D);
+	assert_int_equal(mark_all(&r, 1, 2, 0), 0);
+	assert_int_equal(guard(&r), 0);
+	for (uint64_t step = 3; step < 14; step++)
+		assert_int_equal(mark_all(&r, 1, step, 0), CKPT_SKIPPED);
+	go_on(D);
+	for (int is = CKPT_STAGED; is <= CKPT_COMMITTED; is++) {
+		assert_int_equal(wait_for(&r, 2, is), -ENOENT);
+		assert_true(r.last.ns < AT_ONCE_NS);
+	}
+	assert_non_null(strstr(r.last.text, "has not seen the step's ticket"));
+	train(&r, 1, 14, 0, CKPT_COMMITTED);
+	assert_disk("1 14");
+	all_leave(&r, 1, D);
+}
+
+TEST(a_step_that_a_rank_skipped_without_a_ticket_is_not_waited_for)
+{
+	const struct proc_opts o = { .guard = CKPT_FINISH, .only_weights = true };
+
+	procs_start(R, 2, o);
+	train(R, 2, 1, 0, CKPT_COMMITTED);
+	assert_int_equal(tell(&R[1], (struct order){ .verb = DECLARE_REST }), 0);
+	assert_int_equal(snap(&R[0], 2, 0), 0);
+	assert_int_equal(guard(&R[0]), 0);
+	assert_int_equal(snap(&R[1], 2, 0), CKPT_SKIPPED);
+	assert_int_equal(wait_for(&R[0], 2, CKPT_COMMITTED), -ENOENT);
+	assert_true(R[0].last.ns < AT_ONCE_NS);
+	assert_non_null(strstr(R[0].last.text, "must call ckpt_seal again"));
+	assert_int_equal(tell(&R[0], (struct order){ .verb = DECLARE_REST }), 0);
+	assert_int_equal(seal(R, 2), 0);
+	train(R, 2, 3, 0, CKPT_COMMITTED);
+	all_leave(R, 2, D);
+}
+
 UNIT(.setup = procs_setup, .teardown = procs_teardown);
