@@ -191,10 +191,16 @@ static bool is_of_another_version(const struct store_step *s)
 	return s->state == STORE_NEWER || s->state == STORE_OLDER;
 }
 
-/* It is not known whether a step below it is older. */
-static bool is_last_word(const struct store_step *s)
+/* latest, but for what this launch has found to be bad. */
+static const struct store_step *disk_latest(const struct restore *x, const struct store_step *step,
+					    uint32_t n)
 {
-	return is_of_another_version(s) && !MUTANT(NEWER_PASSED_OVER);
+	const struct store_step *at = step, *end = step + n;
+
+	while ((at = store_latest(at, (uint32_t)(end - at), 0)) && !is_of_another_version(at) &&
+	       !is_good(x, at))
+		at++;
+	return at;
 }
 
 /* Launches come one after the other; steps count within them. */
@@ -324,9 +330,10 @@ static int step_choose(struct restore *x)
 		x->pin.seq = MAX(x->pin.seq, step[i].seq);
 	if (x->want.flags & CKPT_FROM_MEMORY)
 		n = 0;
-	for (uint32_t i = 0; i < n && !best; i++)
-		if (latest ? is_good(x, &step[i]) || is_last_word(&step[i])
-			   : step[i].step == x->want.step && !lacks_on_disk(x, &step[i]))
+	if (latest)
+		best = disk_latest(x, step, n);
+	for (uint32_t i = 0; i < n && !best && !latest; i++)
+		if (step[i].step == x->want.step && !lacks_on_disk(x, &step[i]))
 			best = &step[i];
 	unknown = best && is_of_another_version(best); /* its launch */
 	memory =

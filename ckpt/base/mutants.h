@@ -130,6 +130,7 @@
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
 	X(SWAPPED_ACCEPTED, engine, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, engine, "what a newer version wrote is not damaged") \
+	X(LATEST_NOT_LOOKED_AT, store, "latest has all its parts") \
 	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \

@@ -269,6 +269,8 @@ int cli_run(int argc, char **argv, FILE *out, FILE *err)
 		code = cli_fail(&c, rc, &why, "ckptctl %s -h", c.verb->name);
 	else
 		code = cli_fail(&c, rc, &why, "ckptctl -h");
+	if (!code && c.passed)
+		code = CLI_WARNINGS;
 	code = output_finish(&c, code);
 	c.o->ops->free(c.o);
 	return code;

@@ -242,6 +242,7 @@ struct cli {
 	char **arg;	   /* what is left besides options */
 	const char *where; /* -C, else CKPTD_STORE, else ".": the default store or job directory */
 	bool json, quiet;
+	bool passed; /* "latest" passed over newer steps: 0 becomes CLI_WARNINGS */
 	struct screen out_screen, err_screen;
 	struct output *o;
 	FILE *out, *err;

@@ -215,20 +215,17 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	struct steps *s = arg;
 	struct store store = subject_store(s->x->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
+	const struct store_step *latest;
 	uint32_t n = 0;
-	bool any = false;
 
 	(void)abs_path;
-	if (store_scan(&store, false, &step, &n, NULL))
+	if (store_scan_latest(&store, false, 0, &step, &n, NULL))
 		return 0;
+	latest = store_latest(step, n, 0);
 	offer_address(s, job, "latest", "the newest step");
-	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
-		bool sound = step[i].state == STORE_COMMITTED;
-
-		offer_step(s, job, &step[i], sound && !any);
-		/* latest stops there */
-		any |= sound || step[i].state == STORE_NEWER || step[i].state == STORE_OLDER;
-	}
+	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++)
+		offer_step(s, job, &step[i],
+			   &step[i] == latest && latest->state == STORE_COMMITTED);
 	return 0;
 }
 

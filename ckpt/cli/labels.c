@@ -31,6 +31,11 @@ int labels_get(struct cli *c, const char *name, struct store_ref *ref, struct st
 
 int labels_tell(struct cli *c, int rc, const struct ckpt_err *err)
 {
+	if (rc == -EBADMSG)
+		return cli_fail(
+			c, rc, err,
+			"ckptctl repair -n shows what can be repaired; ckptctl ls lists the "
+			"other checkpoints");
 	if (rc == -EPERM)
 		return cli_fail(c, rc, err, LABELS_NEXT_OWNER);
 	if (rc == -EACCES)

@@ -170,8 +170,9 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 
 void subject_note(struct cli *c, const struct store_ref *ref)
 {
+	c->passed |= ref->passed;
 	if (ref->note[0] && c->json)
-		c->o->ops->error(c->o, CLI_OK, ref->note, NULL);
+		c->o->ops->error(c->o, ref->passed ? CLI_WARNINGS : CLI_OK, ref->note, NULL);
 	else if (ref->note[0])
 		cli_hint(c, "%s", ref->note);
 }

@@ -68,7 +68,9 @@ static int hold_run(struct cli *c)
 	code = labels_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
-	rc = store_home_owner(m.s.job_fd, m.dir, &err);
+	rc = store_home_sound(&m, &err);
+	if (!rc)
+		rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
 		rc = store_label_set(&m.s, &m.step, LABEL_HOLD, by, until, why, &err);
 	if (rc)
@@ -106,9 +108,10 @@ const struct cli_verb verb_hold = {
 			{ OPT_WHY, "the reason, one line" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 it is held; 2 NAME or TIME is not valid, or the checkpoint is not in a store; "
-		 "5 it is not committed; 10 there is no such store or checkpoint, or it is being "
-		 "removed; 12 the store cannot be written, or belongs to another user.",
+	.exits =
+		"0 it is held; 2 NAME or TIME is not valid, or the checkpoint is not in a store; "
+		"4 it is damaged; 5 it is not committed; 10 there is no such store or checkpoint, or it is being "
+		"removed; 12 the store cannot be written, or belongs to another user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = hold_run,

@@ -56,6 +56,7 @@ struct ls {
 	uint32_t nrow, nshown;
 	struct file_links links; /* of all jobs: parts that have several names */
 	uint64_t repeated;	 /* of bytes: counted before, for another step */
+	bool passes;		 /* latest of a job passes over newer steps */
 	bool any_memory;	 /* a step is in memory and not in the store */
 	const char *note;	 /* the note that has a column; NULL: none */
 };
@@ -197,12 +198,19 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 	}
 }
 
+/* Would latest stand here if it were sound? */
+static bool is_passed(const struct store_step *st)
+{
+	return st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
+	       st->state == STORE_MISPLACED;
+}
+
 /* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
 static void line_keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
+	const struct store_step *latest = store_latest(step, j->n, 0);
 	uint32_t kept = 0;
-	bool stops = false; /* latest, there or before */
 
 	aside_find(j);
 	bytes_count(l, j);
@@ -210,9 +218,9 @@ static void line_keep(struct ls *l, struct ls_job *j)
 	for (uint32_t i = 0; i < j->n; i++) {
 		bool aside = step[i].state == STORE_SET_ASIDE || step[i].state == STORE_COLLECTING;
 
-		stops |= step[i].state == STORE_NEWER || step[i].state == STORE_OLDER;
-		if (step[i].state == STORE_COMMITTED && !stops && j->latest == UINT32_MAX)
+		if (&step[i] == latest && latest->state == STORE_COMMITTED)
 			j->latest = kept;
+		l->passes |= j->latest == UINT32_MAX && is_passed(&step[i]);
 		l->damaged += step[i].state == STORE_DAMAGED;
 		l->quarantined += step[i].state == STORE_QUARANTINED;
 		l->misplaced += step[i].state == STORE_MISPLACED;
@@ -857,6 +865,8 @@ static int ls_run(struct cli *c)
 		summary_say(&l, where);
 		leftovers_print(&left, NULL);
 		output_end(c->o);
+		if (l.passes)
+			l.code = cli_worse(l.code, CLI_WARNINGS);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);
 	}
@@ -914,7 +924,8 @@ const struct cli_verb verb_ls = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 also when there is none yet, or some cannot be loaded; 2 PATH is a checkpoint, or no "
+		"0 also when there is none yet, or an older one cannot be loaded; 3 latest passes over "
+		"newer steps, because they are damaged, quarantined or misplaced; 2 PATH is a checkpoint, or no "
 		"checkpoint has the note KEY; 10 PATH does not exist, or is no store; "
 		"12 it cannot be read, or none of the jobs in it can.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },

@@ -62,7 +62,9 @@ static int tag_set(struct cli *c)
 	if (code)
 		return code;
 	from = tagged_step(&m.s, tag);
-	rc = store_home_owner(m.s.job_fd, m.dir, &err);
+	rc = store_home_sound(&m, &err);
+	if (!rc)
+		rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
 		rc = store_label_set(&m.s, &m.step, LABEL_TAG, tag, 0, NULL, &err);
 	if (rc)
@@ -209,10 +211,11 @@ const struct cli_verb verb_tag = {
 			{ OPT_DELETE, "remove this tag from the step that has it" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0; 2 NAME is not valid, several jobs have it, or the checkpoint is not in a "
-		 "store; 5 it is not committed; 10 there is no such store, checkpoint or tag, or "
-		 "it is being removed; 12 the store cannot be written, or belongs to another "
-		 "user.",
+	.exits =
+		"0; 2 NAME is not valid, several jobs have it, or the checkpoint is not in a "
+		"store; 4 it is damaged; 5 it is not committed; 10 there is no such store, checkpoint or tag, or "
+		"it is being removed; 12 the store cannot be written, or belongs to another "
+		"user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
 	.narg_max = 2,
 	.run = tag_run,

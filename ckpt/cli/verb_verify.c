@@ -663,7 +663,7 @@ static void verify_name(struct verify *v, const char *name)
 
 	if (!rc) {
 		/* what lies at this path is another step or another job's */
-		bool misplaced = strchr(name, '/') && x.s.ref.note[0];
+		bool misplaced = strchr(name, '/') && x.s.ref.note[0] && !x.s.ref.passed;
 
 		subject_note(v->c, &x.s.ref);
 		verify_one(&x, "");

@@ -7,6 +7,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
+#include "ckpt/cli/subject.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
@@ -186,6 +187,8 @@ static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err 
 	char *slash = strrchr(ref->path, '/'), *job;
 
 	store_step_close(TAKE_FD(ref->step_fd));
+	if (!w->c->passed)
+		subject_note(w->c, ref);
 	if (address_parse(slash + 1, &a, NULL) || a.kind != ADDRESS_STEP)
 		return ckpt_error(err, -ENOENT, "%s is not a step of a job", ref->path);
 	w->step = a.n;
@@ -196,7 +199,7 @@ static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err 
 }
 
 /* "latest" of the store as a number. */
-static int store_latest(struct waiting *w, struct ckpt_err *err)
+static int latest_in_store(struct waiting *w, struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
 	int rc = store_resolve(w->c->ops, formats[0], w->dir, "latest", &ref, err);
@@ -340,7 +343,7 @@ static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 	w->latest = s && w->want != WIRE_STAGED;
 	if (s)
 		w->step = s->step;
-	if (s || (w->dir[0] && store_latest(w, err) == 0))
+	if (s || (w->dir[0] && latest_in_store(w, err) == 0))
 		return 1;
 	return w->until ? 0
 			: ckpt_error(err, -ENOENT, "job %s has no step yet that will be %s", w->job,
@@ -392,7 +395,7 @@ static int look_store(struct waiting *w, struct ckpt_err *err)
 	int rc = w->known[0] ? 0 : store_job(w, err);
 
 	if (rc == 0 && w->step == LATEST)
-		rc = store_latest(w, err);
+		rc = latest_in_store(w, err);
 	return rc < 0 ? rc : in_store(w);
 }
 
@@ -457,7 +460,7 @@ static void say_position(struct waiting *w, char *buf, size_t bytes)
 	uint64_t step = w->step;
 	struct ckpt_err err;
 
-	if (!w->committed && w->dir[0] && store_latest(w, &err) == 0)
+	if (!w->committed && w->dir[0] && latest_in_store(w, &err) == 0)
 		w->committed = w->step + 1;
 	w->step = step;
 	*buf = 0;

@@ -87,6 +87,35 @@ int store_home_find(const struct io_ops *ops, const struct format *format,
 	return rc ? rc : 1;
 }
 
+int store_home_sound(const struct store_home *m, struct ckpt_err *err)
+{
+	struct store_step now = { 0 };
+	const struct store_step *st = &m->step;
+	const char *why = st->why;
+	int rc = 0;
+
+	if (st->state == STORE_COMMITTED || st->state == STORE_SET_ASIDE) {
+		rc = store_step_look_parts(&m->s, st->dir, &now);
+		if (rc)
+			return store_fail(err, rc, "job %s: cannot look at %s", m->s.job, st->dir);
+		why = now.why;
+		rc = now.code ? -EBADMSG : 0;
+	}
+	if (st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
+	    st->state == STORE_MISPLACED)
+		rc = -EBADMSG;
+	return rc ? ckpt_error(
+			    err, rc,
+			    "step %llu of %s is %s and cannot be loaded: %.200s; nothing is kept "
+			    "under a name that cannot be used",
+			    (unsigned long long)st->step, m->s.job,
+			    st->state == STORE_QUARANTINED ? "quarantined"
+			    : st->state == STORE_MISPLACED ? "misplaced"
+							   : "damaged",
+			    why)
+		  : 0;
+}
+
 void store_home_close(struct store_home *m)
 {
 	if (m->s.job_fd >= 0)

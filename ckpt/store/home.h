@@ -26,6 +26,9 @@ int store_home_find(const struct io_ops *ops, const struct format *format,
  * label belongs to this step. */
 int store_home_open(const struct io_ops *ops, const struct format *format,
 		    const struct store_ref *ref, struct store_home *ret, struct ckpt_err *err);
+/* Can it be loaded, as far as a look at its files says? -EBADMSG: it is damaged, quarantined or
+ * misplaced. For labels that promise people a step. */
+int store_home_sound(const struct store_home *m, struct ckpt_err *err);
 void store_home_close(struct store_home *h);
 
 /* May this process write files into the job's directory that its owner can read? Root may write

@@ -166,9 +166,7 @@ struct store_step {
 /*
  * List all step directories, newest first (seq, then step); with `all`, also those that are
  * collecting or set aside. The seq of a damaged, misplaced, newer or older step is unknown (0): the
- * step stands before the newest committed step with a lower number, which was its place. So the
- * first COMMITTED entry is "latest". If a NEWER or OLDER entry stands before it, the latest step is
- * unknown. An adopted step has the seq of another line: if that does not fit between its neighbours
+ * step stands before the newest committed step with a lower number, which was its place. An adopted step has the seq of another line: if that does not fit between its neighbours
  * by number, the step gets the seq of the one below. The next seq to commit is 1 + the highest of a
  * scan with `all`. *ret is one malloc'ed block. Foreign entries are ignored.
  */
@@ -182,6 +180,19 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
  */
 int store_scan_parts(const struct store *s, bool all, struct file_links *links,
 		     struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err);
+/*
+ * The one choice of what "latest~back" is: of steps in the order of a scan. What is damaged,
+ * quarantined or misplaced is passed over. NULL: there is none. A NEWER or OLDER step that stands
+ * before it is returned instead, because the latest step is unknown then. Whoever means the latest
+ * step scans with store_scan_latest, or with store_scan_parts, which come to the same. The daemon's
+ * restore alone takes store_scan: it may have a constant tensor of a lost part from another part,
+ * and if it has not, it passes over the step, too.
+ */
+const struct store_step *store_latest(const struct store_step *step, uint32_t n, uint64_t back);
+/* As store_scan, and the steps from latest to latest~back have all their parts: those that do not
+ * are DAMAGED, as of store_scan_parts. Costs a stat for each part of these. */
+int store_scan_latest(const struct store *s, bool all, uint64_t back, struct store_step **ret,
+		      uint32_t *ret_n, struct ckpt_err *err);
 /* Does the job have steps of any state that are not set aside? True if the listing fails. Costs one
  * listing. */
 bool store_has_steps(const struct store *s);
@@ -320,6 +331,7 @@ struct store_ref {
 	/* a sentence for the user: newer steps that "latest" passed over, and why; or that the step
 	 * at a path is misplaced. "": none */
 	char note[512];
+	bool passed;		 /* it is about steps that "latest" passed over */
 	char dir[STORE_DIR_MAX]; /* found by a step's name: its entry; "" by path */
 	uint8_t id[16];		 /* of it then: engine_open compares it */
 };

@@ -510,50 +510,44 @@ static const struct store_step *aside_choose(const struct store_step *step, uint
 	return found == 1 ? st : NULL;
 }
 
-static bool is_wanted(const struct store_step *st, const struct address *want, uint64_t *sound)
-{
-	if (want->kind == ADDRESS_STEP)
-		return is_listed(st) && st->step == want->n;
-	if (want->kind == ADDRESS_ENTRY)
-		return strcmp(st->dir, want->what) == 0;
-	return st->state == STORE_COMMITTED && (*sound)++ == want->n;
-}
-
 /* Which steps will do besides those of the line that this program reads. */
 enum {
 	ALSO_ASIDE = 1, /* set aside, where no other has the number */
 	ALSO_OLDER = 2, /* an older version wrote it; not as latest */
 };
 
-/* NULL with the error in *ret_r. */
+static const struct store_step *latest_choose(const struct store_step *step, uint32_t n,
+					      uint64_t back, const char *abs, struct store_ref *ret,
+					      int *ret_r, struct ckpt_err *err)
+{
+	const struct store_step *st = store_latest(step, n, back);
+
+	if (!st)
+		*ret_r = latest_unknown(step, n, back, abs, err);
+	else if (st->state == STORE_COMMITTED) /* else it is refused */
+		passed_print(step, (uint32_t)(st - step), ret->note, sizeof ret->note);
+	ret->passed = ret->note[0];
+	return st;
+}
+
+/* By its number or its entry. NULL with the error in *ret_r. */
 static const struct store_step *step_choose(const struct store_step *step, uint32_t n,
 					    const struct address *want, uint32_t also,
-					    const char *abs, char note[512], int *ret_r,
-					    struct ckpt_err *err)
+					    const char *abs, int *ret_r, struct ckpt_err *err)
 {
-	uint64_t nsound = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (is_wanted(&step[i], want, &nsound)) {
-			if (want->kind == ADDRESS_LATEST)
-				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
+	for (uint32_t i = 0; i < n; i++)
+		if (want->kind == ADDRESS_STEP ? is_listed(&step[i]) && step[i].step == want->n
+					       : strcmp(step[i].dir, want->what) == 0)
 			return &step[i];
-		}
-		if (want->kind == ADDRESS_LATEST &&
-		    (step[i].state == STORE_NEWER || step[i].state == STORE_OLDER) &&
-		    !MUTANT(NEWER_PASSED_OVER))
-			return &step[i]; /* and is refused */
-	}
 	if (want->kind == ADDRESS_STEP && also & ALSO_ASIDE) {
 		const struct store_step *st = aside_choose(step, n, want->n, ret_r, err);
 
 		if (st || *ret_r)
 			return st;
 	}
-	*ret_r = want->kind == ADDRESS_STEP ? step_unknown(step, n, want->n, abs, err)
-		 : want->kind == ADDRESS_ENTRY
-			 ? ckpt_error(err, -ENOENT, "there is no %.80s in %.200s", want->what, abs)
-			 : latest_unknown(step, n, want->n, abs, err);
+	*ret_r = want->kind == ADDRESS_STEP
+			 ? step_unknown(step, n, want->n, abs, err)
+			 : ckpt_error(err, -ENOENT, "there is no %.80s in %.200s", want->what, abs);
 	return NULL;
 }
 
@@ -585,11 +579,14 @@ static int resolve_once(const struct store *s, const struct address *want, uint3
 	int r;
 
 	ret->note[0] = 0;
-	r = store_scan(s, true, &step, &n, err);
+	ret->passed = false;
+	r = want->kind == ADDRESS_LATEST ? store_scan_latest(s, true, want->n, &step, &n, err)
+					 : store_scan(s, true, &step, &n, err);
 	if (r)
 		return r;
-	st = want->kind == ADDRESS_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
-				       : step_choose(step, n, want, also, abs, ret->note, &r, err);
+	st = want->kind == ADDRESS_TAG	    ? tag_choose(s, step, n, want->tag, abs, &r, err)
+	     : want->kind == ADDRESS_LATEST ? latest_choose(step, n, want->n, abs, ret, &r, err)
+					    : step_choose(step, n, want, also, abs, &r, err);
 	if (!st)
 		return r;
 	if (want->kind == ADDRESS_LATEST || !(also & ALSO_OLDER) || !store_step_older(st))

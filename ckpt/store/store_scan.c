@@ -524,6 +524,49 @@ static struct store_step *steps_pack(struct store_step *step, uint32_t n)
 	return ret;
 }
 
+const struct store_step *store_latest(const struct store_step *step, uint32_t n, uint64_t back)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state == STORE_COMMITTED && back-- == 0)
+			return &step[i];
+		if ((step[i].state == STORE_NEWER || step[i].state == STORE_OLDER) &&
+		    !MUTANT(NEWER_PASSED_OVER))
+			return &step[i];
+	}
+	return NULL;
+}
+
+/* Looks at the parts of latest~0 to latest~back alone: all others may be damaged, too. Another step
+ * is latest for each of them that is. */
+static int latest_look(const struct store *s, struct store_step *step, uint32_t n, uint64_t back)
+{
+	uint64_t sound = 0;
+	uint32_t i = 0;
+
+	while (i < n && sound <= back) {
+		const struct store_step *at = store_latest(&step[i], n - i, 0);
+		struct store_step now;
+		int r;
+
+		if (!at || at->state != STORE_COMMITTED || MUTANT(LATEST_NOT_LOOKED_AT))
+			break;
+		i = (uint32_t)(at - step);
+		r = store_step_look_parts(s, at->dir, &now);
+		if (r && r != -ENOENT)
+			return r;
+		if (!r && now.code && memcmp(now.id, at->id, sizeof now.id) == 0) {
+			step[i].state = STORE_DAMAGED;
+			step[i].code = now.code;
+			step[i].lacks = now.lacks;
+			memcpy(step[i].why, now.why, sizeof now.why);
+		} else {
+			sound++;
+		}
+		i++;
+	}
+	return 0;
+}
+
 static int steps_scan(const struct store *s, bool all, bool parts, struct file_links *links,
 		      struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
@@ -579,6 +622,22 @@ int store_scan_parts(const struct store *s, bool all, struct file_links *links,
 		     struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	return steps_scan(s, all, true, links, ret, ret_n, err);
+}
+
+int store_scan_latest(const struct store *s, bool all, uint64_t back, struct store_step **ret,
+		      uint32_t *ret_n, struct ckpt_err *err)
+{
+	int r = steps_scan(s, all, false, NULL, ret, ret_n, err);
+
+	if (!r)
+		r = latest_look(s, *ret, *ret_n, back);
+	if (r < 0 && *ret) {
+		free(TAKE(*ret));
+		*ret_n = 0;
+		return store_fail(err, r, "job %s: cannot look at the parts of its newest step",
+				  s->job);
+	}
+	return r;
 }
 
 bool store_has_steps(const struct store *s)

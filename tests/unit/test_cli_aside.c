@@ -217,7 +217,7 @@ TEST(ls_marks_what_cannot_be_loaded)
 	assert_int_equal(unlink(part(step_path(job, 50), 0)), 0);
 	assert_int_equal(truncate(part(step_path(job, 40), 0), 5000), 0);
 	flip(path_of("%s/MANIFEST", step_path(job, 30)), 8);
-	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(3, "ls", job);
 	x = listed(job, 50, &j);
 	assert_json_has(x, "{'state':'damaged', 'seq':5}");
 	assert_says(string(x, "why"), "is missing");

@@ -147,8 +147,8 @@ TEST(not_found)
 
 TEST(damaged)
 {
-	SHOW_ROWS({ 0, "ls @/hurt/alpha" }, { 4, "show -C @/hurt/alpha step:30" },
-		  { 0, "show -C @/hurt/alpha" }, { 4, "stats -C @/hurt/alpha step:30" },
+	SHOW_ROWS({ 3, "ls @/hurt/alpha" }, { 4, "show -C @/hurt/alpha step:30" },
+		  { 3, "show -C @/hurt/alpha" }, { 4, "stats -C @/hurt/alpha step:30" },
 		  { 4, "diff -C @/hurt/alpha step:20 step:30" },
 		  { 4, "diff -C @/hurt/alpha step:10 step:20 --values" },
 		  { 4, "plan -C @/hurt/alpha step:30 --mesh fsdp=3" },
@@ -157,8 +157,8 @@ TEST(damaged)
 		  { 4, "verify --data --no-mark @/hurt/alpha/step-000000000020" },
 		  { 4, "restore -C @/hurt/alpha step:30 @/out --mesh fsdp=3" },
 		  { 4, "convert -C @/hurt/alpha step:20 @/out --mesh fsdp=3" },
-		  { 0, "hold -C @/hurt/alpha step:30 --by=me" },
-		  { 0, "tag -C @/hurt/alpha step:30 x" },
+		  { 4, "hold -C @/hurt/alpha step:30 --by=me" },
+		  { 4, "tag -C @/hurt/alpha step:30 x" },
 		  { 4, "adopt --yes @/hurt/alpha/step-000000000030" },
 		  { 4, "rewind --yes -C @/hurt/alpha step:30" }, { 0, "repair -n @/hurt" },
 		  { 0, "prune -n --bad --keep-last=1 @/hurt" });

@@ -337,15 +337,15 @@ TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over
 	assert_says(string(x, "bad"), ".part");
 	assert_says(string(x, "why"), ".part");
 	json_decref(j);
-	SHOWN_IS(0, "ls", job);
-	SHOWN_IS(0, "ls", "--all", job);
+	SHOWN_IS(3, "ls", job);
+	SHOWN_IS(3, "ls", "--all", job);
 
-	SHOWN_IS(0, "show", "-C", job);
-	SHOWN_IS(0, "stats", "-C", job);
-	SHOWN_IS(0, "verify", "-C", job);
-	SHOWN_IS(0, "hold", "-C", job, "latest", "--by=x");
-	RUN_IS(0, "show", "-C", job, "--json");
-	assert_json_error(0);
+	SHOWN_IS(3, "show", "-C", job);
+	SHOWN_IS(3, "stats", "-C", job);
+	SHOWN_IS(3, "verify", "-C", job);
+	SHOWN_IS(3, "hold", "-C", job, "latest", "--by=x");
+	RUN_IS(3, "show", "-C", job, "--json");
+	assert_json_error(3);
 	assert_says(got.err, "passed over");
 	RUN_IS(0, "show", "-C", job, "step:20", "--json");
 	assert_string_equal(got.err, "");
@@ -368,9 +368,124 @@ TEST(where_all_are_damaged_latest_is_five_and_says_what_to_do)
 	RUN_IS(4, "verify", "--data", "--all", job);
 	SHOWN_IS(5, "show", "-C", job);
 	RUN_IS(5, "hold", "-C", job, "latest");
-	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(3, "ls", job);
 	RUN_IS(4, "verify", "--data", "-C", job, "step:10", "--json");
 	RUN_IS(0, "show", "-C", job, "step:10");
+}
+
+/* --- a newest step that is spoiled, in every way that a look finds --- */
+static void no_manifest(const char *step)
+{
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step)), 0);
+}
+
+static void short_manifest(const char *step)
+{
+	assert_int_equal(truncate(path_of("%s/MANIFEST", step), 100), 0);
+}
+
+static void wrong_manifest(const char *step)
+{
+	flip(path_of("%s/MANIFEST", step), 64);
+}
+
+static void no_part(const char *step)
+{
+	assert_int_equal(unlink(part(step, 0)), 0);
+}
+
+static void short_part(const char *step)
+{
+	assert_int_equal(truncate(part(step, 0), 8192), 0);
+}
+
+static void linked_part(const char *step)
+{
+	const char *name = path_of("%s", part(step, 0)), *to = path_of("%s/elsewhere", top);
+
+	(void)unlink(to);
+	assert_int_equal(rename(name, to) | symlink(to, name), 0);
+}
+
+static void quarantined(const char *step)
+{
+	flip(part(step, 0), 8192);
+	RUN_IS(4, "verify", "--data", step);
+}
+
+static void misplaced(const char *step)
+{
+	remove_tree(step);
+	copy_step(step_path(line(place("stranger"), "stranger", 3), 30), step);
+}
+
+static const struct spoil {
+	const char *name;
+	void (*spoil)(const char *step);
+} spoils[] = {
+	{ "no MANIFEST", no_manifest },		{ "a short MANIFEST", short_manifest },
+	{ "a wrong MANIFEST", wrong_manifest }, { "no part", no_part },
+	{ "a short part", short_part },		{ "a part that is a link", linked_part },
+	{ "quarantined", quarantined },		{ "misplaced", misplaced },
+};
+
+TEST(latest_is_one_step_for_all_verbs_whatever_the_newest_one_lacks)
+{
+	const char *const verbs[][7] = {
+		{ "show", "latest" },
+		{ "show", "latest~0", "--files" },
+		{ "verify", "latest" },
+		{ "verify", "latest", "--data" },
+		{ "stats", "latest" },
+		{ "plan", "latest", "--mesh", "fsdp=2" },
+		{ "hold", "latest", "--by=me" },
+		{ "tag", "latest", "best" },
+		{ "wait", "latest" },
+		{ "convert", "latest", "@c", "--mesh", "fsdp=1" },
+		{ "export", "latest", "@e", "--mesh", "fsdp=1", "--drop-unsupported" },
+		{ "diff", "latest", "step:10" },
+		{ "cat", "latest", "model/spectrum", "--stats" },
+		{ "release", "latest", "--by=me" },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(spoils); i++) {
+		const char *store = path_of("%s/spoilt%" PRIu32, top, i);
+		const char *job = line(store, "run", 3), *step = path_of("%s", step_path(job, 30));
+
+		spoils[i].spoil(step);
+		RUN("ls", job);
+		if (got.code != 3 || !strstr(got.out, "20"))
+			fail_msg("ls, %s: %d %s", spoils[i].name, got.code, got.out);
+		RUN("ls", job, "--json");
+		assert_says(got.out, "\"step\":30");
+		for (uint32_t k = 0; k < ARRAY_LEN(verbs); k++) {
+			char *argv[12] = { (char *)"ckptctl" }, to[PATH_MAX];
+			const char *verb = verbs[k][0];
+			int argc = 1, want = strcmp(verb, "diff") ? 3 : 6;
+
+			for (uint32_t w = 0; w < 7 && verbs[k][w]; w++) {
+				snprintf(to, sizeof to, "%s/made-%s", store, verbs[k][w] + 1);
+				argv[argc++] =
+					verbs[k][w][0] == '@' ? to : (char *)(uintptr_t)verbs[k][w];
+			}
+			argv[argc++] = (char *)"-C";
+			argv[argc++] = (char *)(uintptr_t)job;
+			run_argv(argc, argv);
+			if (got.code != want || !strstr(got.err, "step 30 is passed over"))
+				fail_msg("%s, %s: %d\n%s%s", verb, spoils[i].name, got.code,
+					 got.out, got.err);
+		}
+		/* All of them have meant step 20. */
+		RUN_IS(0, "show", "-C", job, "tag:best", "--json");
+		assert_json(0, "ckptd.show/1", "{'step':20}");
+		/* And nobody keeps what cannot be loaded under a name. */
+		RUN_IS(4, "tag", "-C", job, "step:30", "worst");
+		RUN_IS(4, "hold", "-C", job, "step:30", "--by=me");
+		RUN_IS(4, "tag", step, "worst");
+		RUN_IS(10, "show", "-C", job, "tag:worst");
+	}
+	RUN_IS(3, "show", "-C", path_of("%s/spoilt3/run", top), "latest~1", "--json");
+	assert_json(3, "ckptd.show/1", "{'step':10}");
 }
 
 /* --- a store that is not ours to write --- */

@@ -226,7 +226,7 @@ TEST(a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked)
 	assert_true(there(job, 40));
 	assert_true(there(job, 30));
 	assert_string_equal(steps_of(job), "30 ");
-	RUN_IS(0, "verify", "--data", "-C", job, "latest");
+	RUN_IS(3, "verify", "--data", "-C", job, "latest");
 	/* Damaged ones go when asked for and a newer one is there, and only these. */
 	RUN_IS(0, "prune", "--yes", "--bad", job);
 	assert_true(there(job, 40));

@@ -85,7 +85,7 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
 	assert_string_equal(steps_of(job), "10 ");
 	/* Whoever finds them is led there. */
-	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(3, "ls", job);
 	SHOWN_IS(4, "show", "-C", job, "step:20");
 	SHOWN("repair", "-n", job);
 	RUN("repair", "-n", job, "--json");

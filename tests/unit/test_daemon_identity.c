@@ -174,6 +174,39 @@ TEST(steps_of_an_older_version_are_refused_and_set_aside_by_who_begins_anew)
 		4);
 }
 
+/* $S: the newest step, $P: a part of it that no other step has. */
+static const char *const spoils[] = {
+	"rm $S/MANIFEST",
+	"truncate -s 100 $S/MANIFEST",
+	"printf X | dd of=$S/MANIFEST bs=1 seek=64 conv=notrunc status=none",
+	"rm $S/$P",
+	"truncate -s 4096 $S/$P",
+	"mv $S/$P $S/../../elsewhere && ln -s ../../elsewhere $S/$P",
+	"D=$(dirname $S); rm -rf $S; cp -a $D/../stranger/step-000000000020 $S",
+	"printf X | dd of=$S/$P bs=1 seek=8192 conv=notrunc status=none",
+};
+
+TEST(the_latest_step_of_the_library_is_that_of_every_verb)
+{
+	char command[900], job[16];
+
+	save_these("stranger", (const uint64_t[]){ 20 }, 1);
+	for (uint32_t i = 0; i < ARRAY_LEN(spoils); i++) {
+		snprintf(job, sizeof job, "spoilt%" PRIu32, i);
+		save_these(job, (const uint64_t[]){ 8, 12, 20 }, 3);
+		snprintf(command, sizeof command,
+			 "S='%s'; P=$(cd $S && find *.part -links 1 | head -1); %s",
+			 dir_of(job, 20), spoils[i]);
+		assert_int_equal(system(command), 0);
+		for (uint32_t k = 0; k < 2; k++)
+			if (restore(job, CKPT_LATEST) || K.got.step != 12)
+				fail_msg("%s: step %" PRIu64 ", %s", spoils[i], K.got.step,
+					 K.err.msg);
+		assert_int_equal(host_count(&H, job, STORE_QUARANTINED),
+				 i + 1 == ARRAY_LEN(spoils));
+	}
+}
+
 /* At the n-th time that the daemon opens this directory two change places. */
 static struct {
 	atomic_int left;
