@@ -66,9 +66,11 @@
  *	-ECONNREFUSED  no daemon listens
  *	-ECONNRESET    the daemon, or a rank, ended during the call, or a rank's ckpt_restore has
  *	               failed
- *	-EBUSY         the rank is attached already
- *	-ESTALE        a newer launch of the job took over
+ *	-EBUSY         the rank is attached already, or another launch has the job
+ *	-ESTALE        a newer launch of the job took over; or (from ckpt_snapshot) another one has
+ *	               it, or has committed since this one restored: ckpt_why
  *	-EACCES        the socket or the store belongs to another user
+ *	-EPERM         the job's directory belongs to another user (CKPT_FOREIGN_OWNER)
  *	-EPROTO        the daemon speaks another protocol version; err names both
  *	-ENOENT        nothing to restore; the step was skipped, torn or never marked
  *	-ETIMEDOUT     the time given ran out
@@ -84,7 +86,7 @@
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
  * ckpt_attach fails with -EINVAL and -EOPNOTSUPP (the call), with -EBUSY and -ESTALE (another
- * process is this rank, or this job), and if there is no memory for a handle. It fails with another
+ * process is this rank, or this job), with -EPERM, and if there is no memory for a handle. It fails with another
  * code, for example of the store directory, only with CKPT_REQUIRE. Without CKPT_REQUIRE the attach
  * succeeds detached, the log has the sentence once, and the library tries again, also to open the
  * directory. If the daemon has another protocol version, it tries once a minute.
@@ -286,6 +288,8 @@ enum {
 	CKPT_USE_ENV = 4,
 	CKPT_KEEP_MEMORY = 8,
 	CKPT_NCCL = 16,
+	CKPT_TAKEOVER = 32,
+	CKPT_FOREIGN_OWNER = 64,
 };
 /* ckpt_mark.flags; without one, persist_every decides */
 enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
@@ -311,7 +315,9 @@ struct ckpt_opts {
 	 * after 10 minutes without trainers, and has no policy: a step stays until ckptctl prune,
 	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
 	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
-	 * ckptctl), and CKPTD_DISABLE=1 (stay detached). KEEP_MEMORY: see ckpt_alloc */
+	 * ckptctl), and CKPTD_DISABLE=1 (stay detached); and the variables of a launcher, for
+	 * `token`. KEEP_MEMORY: see ckpt_alloc. TAKEOVER: see ckpt_attach. FOREIGN_OWNER: attach
+	 * also if the job's directory belongs to another user */
 	uint32_t flags;
 	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
@@ -321,13 +327,15 @@ struct ckpt_opts {
 	 * /run/user/UID */
 	const char *socket;
 	uint32_t rank, world; /* in this version all ranks of a job run on one host */
-	/* the same on every rank of one launch, and higher than that of the launch before. 0: the
-	 * daemon counts, and treats ranks with a common parent process as one launch. If several
-	 * launches without a number begin at once, exactly one survives */
+	/* the same on every rank of one launch, and higher than that of the launch before: a higher
+	 * one takes over at once. 0: the daemon counts, and treats ranks with a common parent
+	 * process as one launch. If several launches without a number begin at once, exactly one
+	 * survives: the first that marks a step (ckpt_attach) */
 	uint64_t generation;
 	/* the minimum over all ranks; ckpt_restore calls it, also after an error: so if the call of
 	 * one rank fails, the others, which wait for it in ckpt_restore, get -ECONNRESET at once.
-	 * NULL: all ranks are on this host, and each of them waits up to its own deadline */
+	 * If generation, launch and token are 0, ckpt_attach calls it once, first of all. NULL: all ranks are on this host, and each of them waits up
+	 * to its own deadline */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
@@ -385,6 +393,16 @@ struct ckpt_opts {
 	 * rank reads all of its memory; if a round fails, each reads what has not arrived. The log
 	 * says why */
 	void *nccl;
+	/* Which launcher made this launch, and which of its launches it is: run is the same for all
+	 * launches of one launcher (one torchrun, one job of a queue), and no other's; restart is
+	 * higher for each of them. So a restart takes over from the launch before it at once
+	 * (ckpt_attach). 0: unknown */
+	uint64_t run, restart;
+	/* The same on all ranks of this launch, whatever host they are on, and no other launch's.
+	 * If ranks of one launch come to different ckptds, they find out by it. 0: by agree; without
+	 * that and with CKPT_USE_ENV by TORCHELASTIC_RUN_ID (if that is not "none"), SLURM_JOB_ID
+	 * and SLURM_STEP_ID, or PMIX_NAMESPACE */
+	uint64_t token;
 };
 
 struct ckpt_placement {
@@ -561,8 +579,25 @@ typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
 
 /* Attach this rank to the daemon. If there is none, the call succeeds detached and the library
  * keeps trying, unless CKPT_REQUIRE is set (see the vocabulary). -ECONNREFUSED, -ETIMEDOUT, -EBUSY,
- * -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is
- * NULL on failure. */
+ * -ESTALE, -EACCES, -EPERM, -EPROTO, -EINVAL. *ret_ckpt is NULL on failure.
+ *
+ * Who has the job: one launch. Attaching and restoring never end a launch that runs.
+ *	if the launch that has the job                 this launch
+ *	- has ended, or a rank of it has died          has the job from now on
+ *	- has an older `restart` of the same `run`,    has the job from now on
+ *	  or a lower `generation` than is given here
+ *	- runs, and has not marked a step yet          attaches beside it
+ *	- runs, and has marked steps                   -EBUSY: the sentence names its process, its
+ *	                                               newest step and the age of that; with
+ *	                                               CKPT_TAKEOVER it attaches beside it
+ *	- is on another host, so that nobody here      attaches beside it
+ *	  can know whether it runs
+ * A launch that attaches beside another one restores committed steps, and has the job from its
+ * first ckpt_snapshot on, which waits for that. That one fails with -ESTALE, and takes nothing, if
+ * the other launch has marked a step meanwhile (without CKPT_TAKEOVER), or has committed one since
+ * this one restored: restore again, and mark. If this launch has CKPT_TAKEOVER, such a second
+ * restore ends the other launch, so that the mark after it is taken.
+ * Who had the job before gets -ESTALE from ckpt_snapshot, and commits nothing more. */
 int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret_ckpt, struct ckpt_err *err);
 
 /* Declare a mesh: the names and sizes of its dimensions, and the rank at each coordinate

@@ -68,12 +68,20 @@ static uint32_t job_rows(const struct job *j)
 	return a ? a->nrow : 0;
 }
 
+/* What is beside a job is no job yet: the first of these that is one. */
+static const struct job *shown(const struct job *j)
+{
+	while (j && j->beside)
+		j = j->next;
+	return j;
+}
+
 /* How many of each fit; cut: not all do. */
 static struct wire_report_head report_size(const struct daemon *d)
 {
 	struct wire_report_head h = { .magic = WIRE_MAGIC };
 
-	for (const struct job *j = d->jobs; j; j = j->next) {
+	for (const struct job *j = shown(d->jobs); j; j = shown(j->next)) {
 		uint32_t ranks = j->launch ? j->launch->world : 0, steps = job_steps(j);
 		uint32_t rows = job_rows(j);
 
@@ -412,7 +420,7 @@ static int report_make(struct daemon *d, struct ckpt_err *err)
 	uint64_t now = now_ns();
 	cleanup_free void *p = calloc(1, wire_report_bytes(h.njob, h.nrank, h.nstep, h.naverage));
 	struct report r = { .head = p };
-	const struct job *j = d->jobs;
+	const struct job *j = shown(d->jobs);
 	int fd, rc;
 
 	if (!p)
@@ -422,7 +430,7 @@ static int report_make(struct daemon *d, struct ckpt_err *err)
 	r.step = (struct wire_report_step *)(r.rank + h.nrank);
 	h.nstep = 0;
 	h.naverage = 0;
-	for (uint32_t i = 0; i < h.njob; i++, j = j->next) {
+	for (uint32_t i = 0; i < h.njob; i++, j = shown(j->next)) {
 		put_job(j, &r.job[i]);
 		for (uint32_t k = 0; j->launch && k < j->launch->world; k++)
 			put_rank(r.rank++, i, &j->launch->member[k], now);
@@ -430,8 +438,8 @@ static int report_make(struct daemon *d, struct ckpt_err *err)
 	}
 	/* Behind the steps, of which there may be fewer than was thought. */
 	r.average = (struct wire_report_average *)(r.step + h.nstep);
-	j = d->jobs;
-	for (uint32_t i = 0; i < h.njob; i++, j = j->next)
+	j = shown(d->jobs);
+	for (uint32_t i = 0; i < h.njob; i++, j = shown(j->next))
 		h.naverage += put_averages(j, i, r.average + h.naverage);
 	h.now_ns = now;
 	h.wall_ns = wall_ns();

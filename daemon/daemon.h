@@ -34,6 +34,8 @@ struct daemon_opts {
 	/* Tests: called with the bytes of rank's main part before they are averaged, by a thread for
 	 * each rank; < 0 fails the step. NULL: none */
 	int (*averages)(uint64_t step, uint32_t rank, const struct walk_span *s);
+	/* Tests: this is another host, which is called so; NULL: the host that it is */
+	const char *host;
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

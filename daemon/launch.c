@@ -7,7 +7,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "daemon/average.h"
-#include "daemon/state.h"
+#include "daemon/holder.h"
 #include "formats/native/native.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +29,8 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 		return NULL;
 	}
 	for (j = d->jobs; j; j = j->next)
-		if (j->dev == dev && j->ino == ino && strcmp(j->name, s->hello.job) == 0)
+		if (!j->beside && j->dev == dev && j->ino == ino &&
+		    strcmp(j->name, s->hello.job) == 0)
 			return j;
 	j = calloc(1, sizeof *j);
 	if (!j) {
@@ -48,11 +49,16 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 
 void job_free(struct job *j)
 {
-	struct job **at = &j->d->jobs;
+	struct job **at = &j->d->jobs, *heir = NULL;
 
 	while (*at != j)
 		at = &(*at)->next;
 	*at = j->next;
+	for (struct job *k = j->d->jobs; k; k = k->next) /* the first of them is the job now */
+		if (k->beside == j) {
+			k->beside = heir;
+			heir = heir ? heir : k;
+		}
 	while (j->snaps) {
 		j->snaps->pins = 0;
 		j->snaps->dropped = true;
@@ -88,7 +94,8 @@ bool job_forgotten(struct job *j, uint64_t now)
 		j->idle_since = now;
 	if (j->snaps || (j->launch && j->launch->state != LAUNCH_ENDED))
 		j->given_back = false; /* it has begun again */
-	return !used && (j->given_back || elapsed_ns(j->idle_since, now) > KEEP_COMMITTED_NS);
+	return !used &&
+	       (j->given_back || j->beside || elapsed_ns(j->idle_since, now) > KEEP_COMMITTED_NS);
 }
 
 /* --- launches --- */
@@ -170,6 +177,9 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .refs = 1,
 			      .generation = generation,
 			      .token = h->launch,
+			      .run = h->run,
+			      .restart = h->restart,
+			      .takeover = h->flags & WIRE_TAKEOVER,
 			      .base = h->base,
 			      .back = h->back,
 			      .world = h->world,
@@ -285,6 +295,7 @@ static void welcome_send(struct session *s, struct launch *l)
 	}
 	m->session = s;
 	m->uid = s->uid;
+	m->pid = s->pid;
 	m->attached = true;
 	l->nattached++;
 	if (s->hello.back > l->back || (s->hello.back == l->back && s->hello.base > l->base)) {
@@ -300,7 +311,7 @@ static void welcome_send(struct session *s, struct launch *l)
 	s->member = m;
 	s->state = SESSION_ATTACHED;
 	session_reply(s, &w, WIRE_WELCOME, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
-	if (l->nattached == l->world)
+	if (l->nattached == l->world && !l->unclaimed)
 		job_log(l->job, LOG_NOTICE, "launch",
 			", all %u ranks attached, generation %" PRIu64, l->world, l->generation);
 }
@@ -311,11 +322,6 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 	session_end(s);
 }
 
-/* --- launches that were driven out --- */
-/* Two launches that begin at once and have no numbers: the one whose rank comes last has taken
- * over, and the ranks of the other that are still on their way must not take over in turn, or both
- * would end. A launch that the present one fenced before all its ranks had attached and left stays
- * outdated for as long as a rank of the present one is attached. */
 uint32_t launch_attached(const struct launch *l)
 {
 	uint32_t n = 0;
@@ -323,38 +329,6 @@ uint32_t launch_attached(const struct launch *l)
 	for (uint32_t r = 0; l && r < l->world; r++)
 		n += l->member[r].session != NULL;
 	return n;
-}
-
-static uint32_t outdated_at(const struct job *j, uint64_t token)
-{
-	uint32_t i = 0;
-
-	while (i < j->noutdated && j->outdated[i] != token)
-		i++;
-	return i;
-}
-
-static bool launch_outdated(const struct job *j, const struct wire_hello *h)
-{
-	return !h->generation && h->launch && j->launch && h->launch != j->launch->token &&
-	       outdated_at(j, h->launch) < j->noutdated && launch_attached(j->launch);
-}
-
-/* l takes over from old. */
-static void launch_outdates(struct job *j, const struct launch *l, const struct launch *old)
-{
-	uint32_t at;
-
-	if (!launch_attached(old) && old->nattached >= old->world)
-		j->noutdated = 0; /* it had ended by itself, and so has whatever it fenced */
-	else if (old->token && old->token != l->token) {
-		if (j->noutdated == OUTDATED_MAX) /* the oldest is forgotten */
-			memmove(j->outdated, j->outdated + 1, --j->noutdated * sizeof *j->outdated);
-		j->outdated[j->noutdated++] = old->token;
-	}
-	at = outdated_at(j, l->token);
-	if (at < j->noutdated)
-		j->outdated[at] = j->outdated[--j->noutdated];
 }
 
 struct claim {
@@ -368,6 +342,9 @@ struct claim {
 	uint64_t dev, ino; /* again: the directory that the launch belongs to; ino 0: not known */
 	uint64_t ended;	   /* the launch of this number is over, and is not begun again there */
 	bool again, there; /* there: it has steps on disk */
+	enum stand stand;
+	uint64_t seq; /* BESIDE: the highest on disk */
+	char who[CLAIMER_TEXT];
 	char older[STORE_DIR_MAX]; /* the newest of them, where an older version wrote it */
 	uint64_t generation, base;
 	int step_fd; /* of base */
@@ -422,17 +399,71 @@ static int claim_open(struct claim *c)
 	return rc;
 }
 
+/* Whose directory is it? */
+static int claim_owner(const struct claim *c, struct ckpt_err *err)
+{
+	const struct session *s = c->s;
+	struct io_stat st, mine;
+
+	if (s->hello.flags & WIRE_FOREIGN_OWNER ||
+	    io_stat(c->store->ops, c->store->job_fd, &st) < 0 || st.uid == s->uid ||
+	    st.uid == geteuid() || MUTANT(FOREIGN_OWNER_TRUSTED))
+		return 0;
+	/* A file server may give all that root makes to another user. */
+	if (claimer_probe(c->store, &mine) == 0 && mine.uid == st.uid)
+		return 0;
+	return ckpt_error(
+		err, -EPERM,
+		"the directory of job %s belongs to user %u, not to user %u: that user can "
+		"change what is saved there; use a store or a job of your own, or attach with "
+		"CKPT_FOREIGN_OWNER (foreign_owner=True, --foreign-owner)",
+		c->job->name, st.uid, (unsigned)s->uid);
+}
+
+static int highest_seq(const struct store *s, uint64_t *ret, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+	int rc = store_scan(s, false, &step, &n, err);
+
+	*ret = 0;
+	for (uint32_t i = 0; i < n; i++)
+		*ret = MAX(*ret, step[i].seq);
+	return rc;
+}
+
+/* Or it attaches beside the launch that has the job. */
+static int claim_or_not(struct claim *c)
+{
+	int rc;
+
+	if (c->stand == STAND_CLAIM && !c->again) {
+		rc = holder_look(c->job->d, c->store, &c->s->hello, &c->stand, &c->err);
+		if (rc < 0)
+			return rc;
+	}
+	if (c->stand == STAND_BESIDE) {
+		c->generation = 0;
+		return highest_seq(c->store, &c->seq, &c->err);
+	}
+	holder_name(c->job->d, &c->s->hello, c->s->pid, c->who);
+	c->store->claimer = c->who;
+	rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
+	c->store->claimer = NULL;
+	return rc < 0 ? rc : store_claim_wait(c->store, &c->err);
+}
+
 static void claim_run(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
 	struct ckpt_err none;
 
 	c->rc = claim_open(c);
+	if (c->rc == 0)
+		c->rc = claim_owner(c, &c->err);
 	c->tried = c->rc == 0;
 	if (c->rc == 0)
-		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
-	if (c->rc == 0)
-		c->rc = store_claim_wait(c->store, &c->err);
+		c->rc = claim_or_not(c);
 	if (c->rc == 0)
 		c->there = store_has_steps(c->store);
 	if (c->rc == 0 && c->there && !c->again)
@@ -503,6 +534,72 @@ static void older_say(struct job *j, const char *dir)
 	job_error(j, 0, text);
 }
 
+static void touch_start(struct launch *l, struct member *m);
+static void maybe_ready(struct launch *l);
+
+/* l is the job's newest launch from now on; the one before it is over. */
+static void launch_succeed(struct job *j, struct launch *l)
+{
+	struct launch *old = j->launch;
+
+	j->launch = l;
+	j->nbad = 0;
+	j->failing = (struct failing){ 0 }; /* it has not tried */
+	j->trigger = 0;			    /* it was for the ranks that were there */
+	j->tally.newest = 0;
+	if (!old)
+		return;
+	if (old->generation != l->generation) /* else its ranks bring it along */
+		launch_skips(old, j->tally.skipped_by);
+	if (launch_marked(old)) {
+		j->run = old->run;
+		j->restart = old->restart;
+	}
+	launch_fence(old, old->generation != l->generation || old->place != l->place);
+	launch_unref(old);
+}
+
+void launch_claimed(struct launch *l, struct job *j, uint64_t generation)
+{
+	struct job *was = l->job;
+
+	l->unclaimed = false;
+	l->generation = generation;
+	atomic_store(&l->page->generation, generation);
+	if (was != j) {
+		was->launch = NULL;
+		l->job = j;
+		place_unref(j->place);
+		j->place = place_ref(l->place);
+		device_unref(j->device);
+		j->device = l->place->device;
+		j->device->refs++;
+		j->space = was->space;
+		launch_succeed(j, l);
+		/* Its slots get their memory now. */
+		l->state = l->state == LAUNCH_READY ? LAUNCH_FORMING : l->state;
+		for (uint32_t r = 0; r < l->world; r++)
+			if (l->member[r].decl && !l->member[r].touched)
+				touch_start(l, &l->member[r]);
+		maybe_ready(l);
+	} else if (l->state == LAUNCH_READY) {
+		for (uint32_t i = 0; i < l->nslot; i++)
+			slot_give(l, i);
+	}
+	job_log(j, LOG_NOTICE, "launch",
+		": a launch marks its first step and takes the job over, generation %" PRIu64,
+		generation);
+}
+
+void sessions_retry(struct daemon *d)
+{
+	for (struct session *w = d->sessions, *next; w; w = next) {
+		next = w->next;
+		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
+			hello_try(w);
+	}
+}
+
 static void claim_done(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
@@ -526,22 +623,19 @@ static void claim_done(struct task *t)
 			atomic_store(&l->seq, atomic_load(&old->seq));
 			l->back = MAX(l->back, old->back);
 		}
+		if (c->stand == STAND_BESIDE) {
+			l->unclaimed = true;
+			atomic_store(&l->seq, c->seq);
+			atomic_store(&l->page->unclaimed, 1);
+			job_log(j, LOG_NOTICE, "launch",
+				": process %d (rank %u of %u) has attached beside the launch that "
+				"has the job; its first mark would take it over",
+				(int)s->pid, s->hello.rank, l->world);
+		}
 		elsewhere_say(j, l);
 		if (c->there || job_stages(j, l))
 			launch_start(l, START_UNASKED);
-		j->launch = l;
-		j->nbad = 0;
-		j->failing = (struct failing){ 0 }; /* it has not tried */
-		j->trigger = 0;			    /* it was for the ranks that were there */
-		j->tally.newest = 0;
-		if (old && old->generation != l->generation) /* else its ranks bring it along */
-			launch_skips(old, j->tally.skipped_by);
-		if (old) {
-			launch_outdates(j, l, old);
-			launch_fence(old,
-				     old->generation != l->generation || old->place != l->place);
-			launch_unref(old);
-		}
+		launch_succeed(j, l);
 		if (!s->closed)
 			welcome_send(s, l);
 		else
@@ -555,16 +649,12 @@ static void claim_done(struct task *t)
 		}
 	}
 	session_unbusy(s);
-	for (struct session *w = j->d->sessions, *next; w; w = next) {
-		next = w->next;
-		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
-			hello_try(w);
-	}
+	sessions_retry(j->d);
 	store_step_close(c->step_fd);
 	free(c);
 }
 
-static void launch_begin(struct session *s, struct job *j)
+static void launch_begin(struct session *s, struct job *j, enum stand stand)
 {
 	struct claim *c = calloc(1, sizeof *c);
 
@@ -577,6 +667,7 @@ static void launch_begin(struct session *s, struct job *j)
 	}
 	*c = (struct claim){ .s = s,
 			     .job = j,
+			     .stand = stand,
 			     .place = j->place ? place_ref(j->place) : NULL,
 			     .root_fd = s->root_fd,
 			     .again = s->hello.flags & WIRE_REATTACH,
@@ -600,11 +691,33 @@ static bool is_of_another_place(const struct wire_hello *h, const struct launch 
 	       (h->dev != l->place->dev || h->ino != l->place->ino);
 }
 
+/* A launch that is not the job's newest. back: or that one, come back. */
+static void launch_stand(struct session *s, struct job *j, bool back)
+{
+	enum stand stand = back ? STAND_CLAIM : holder_stand(j, &s->hello);
+	char text[512];
+
+	if (back && j->beside)
+		stand = STAND_BESIDE;
+	if (stand == STAND_REFUSE) {
+		holder_say(j, text, sizeof text);
+		refuse_and_end(s, -EBUSY, text);
+		return;
+	}
+	if (stand == STAND_BESIDE && !j->beside)
+		j = holder_beside(j, &s->hello, true);
+	if (j)
+		launch_begin(s, j, stand);
+	else
+		refuse_and_end(s, -ENOMEM, "no memory for a job");
+}
+
 void hello_try(struct session *s)
 {
 	const struct wire_hello *h = &s->hello;
 	struct ckpt_err err = { 0 };
 	struct job *j = job_of(s, &err);
+	struct job *beside;
 	struct launch *l;
 	bool same, elsewhere;
 
@@ -616,9 +729,13 @@ void hello_try(struct session *s)
 	}
 	if (j->claiming)
 		return; /* asked again when the claim is done */
+	beside = h->generation ? NULL : holder_beside(j, h, false);
+	j = beside ? beside : j;
+	if (j->claiming)
+		return;
 	l = j->launch;
 	if (!l) {
-		launch_begin(s, j);
+		launch_begin(s, j, beside ? STAND_BESIDE : STAND_CLAIM);
 		return;
 	}
 	elsewhere = is_of_another_place(h, l);
@@ -629,8 +746,9 @@ void hello_try(struct session *s)
 			"directory of that name now, and this launch trains on detached");
 		return;
 	}
-	if (launch_outdated(j, h) || (h->generation && h->generation < l->generation &&
-				      h->flags & WIRE_REATTACH && !elsewhere)) {
+	if ((h->generation && h->generation < l->generation && h->flags & WIRE_REATTACH &&
+	     !elsewhere) ||
+	    (h->run && h->run == l->run && h->restart < l->restart && launch_lives(l))) {
 		refuse_and_end(s, -ESTALE,
 			       "a newer launch of this job has taken over: stop this one");
 		return;
@@ -641,7 +759,7 @@ void hello_try(struct session *s)
 		/* A live rank that lost its connection begins the launch anew, and the others, sent
 		 * away, come after it. Whether a number is too low or was there already is for the
 		 * directory to say that the job's name leads to now. */
-		launch_begin(s, j);
+		launch_stand(s, j, same || h->flags & WIRE_REATTACH);
 	} else if (l->nlost || l->state == LAUNCH_ENDED) {
 		refuse_and_end(
 			s, -ESTALE,
@@ -868,7 +986,6 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	return rc;
 }
 
-static void touch_start(struct launch *l, struct member *m);
 static void cover_start(struct launch *l);
 
 static void declare_answer(const struct declare *c, const struct member *m)
@@ -903,7 +1020,8 @@ static void declare_sealed(struct declare *c, struct member *m)
 	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 	declare_answer(c, m);
 	average_seeds_take(l, m->decl, c->s);
-	touch_start(l, m);
+	if (!l->job->beside)
+		touch_start(l, m);
 	cover_start(l);
 }
 
@@ -1251,14 +1369,15 @@ static void maybe_ready(struct launch *l)
 	    l->covered_epoch != epoch || l->nlost || average_seeds_pending(l))
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
-		if (!l->member[r].touched)
+		if (!l->member[r].touched && !l->job->beside)
 			return;
-	if (l->third == THIRD_ASKED) {
+	if (l->third == THIRD_ASKED && !l->job->beside) {
 		third_decide(l);
 		if (l->third == THIRD_TOUCHED)
 			return; /* touch_done comes again */
 	}
-	l->third = THIRD_SETTLED;
+	if (!l->job->beside)
+		l->third = THIRD_SETTLED;
 	atomic_store(&l->page->nslot, l->nslot); /* before the epoch is ready */
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
@@ -1273,6 +1392,7 @@ static void maybe_ready(struct launch *l)
 	atomic_store(&l->page->joined, epoch); /* before a rank may know that it is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
+	holder_answer(l);
 	restore_try(l);
 	job_log(l->job, LOG_INFO, "launch",
 		" ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", epoch, l->nslot,
@@ -1479,6 +1599,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	attached = launch_attached(l);
 	job_log(l->job, LOG_INFO, "launch", ": rank %u %s, %u of %u left", m->rank,
 		dead ? "has ended" : "detached", attached, l->world);
+	holder_answer(l);
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
@@ -1540,6 +1661,7 @@ void launch_tick(struct launch *l, uint64_t now)
 		if (l->member[r].touch_again_ns && now > l->member[r].touch_again_ns)
 			touch_start(l, &l->member[r]);
 	launch_ring(l);
+	holder_tick(l);
 	skipping_log(l);
 	restore_tick(l, now);
 	waits_tick(l, now);

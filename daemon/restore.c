@@ -6,6 +6,7 @@
 // round is one ckpt_restore of every rank; ranks count them alike. If the choice of CKPT_LATEST is
 // found damaged, the round takes the next older step, while all ranks wait; the answer names each
 // step that was skipped.
+#include "daemon/holder.h"
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/spread/spread.h"
@@ -499,12 +500,18 @@ static bool job_writes(const struct job *j, uint64_t step)
 static void choose_start(struct launch *l, const struct wire_restore *want, uint32_t round)
 {
 	struct snap *mem = memory_candidate(l, want);
+	const struct job *beside = l->job->beside;
 	struct restore *x;
+
+	if (holder_takes(l))
+		return;
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
 	 * would go back further than need be. */
 	if (!mem && !(want->flags & CKPT_FROM_MEMORY) &&
-	    (!want_peeks(want) || MUTANT(PEEK_WAITS)) && job_writes(l->job, want->step))
+	    (!want_peeks(want) || MUTANT(PEEK_WAITS)) &&
+	    (job_writes(l->job, want->step) ||
+	     (beside && !launch_lives_and_marks(beside->launch) && job_writes(beside, want->step))))
 		return;
 	x = restore_new(l, want, round, mem);
 	if (!x) {

@@ -2,7 +2,7 @@
 // session.c - one connected rank: its requests, its end. Called by the loop.
 // Invariant: a session gets its answers in order, one for each request; while a task works for it,
 // its socket is not read and it is not freed.
-#include "daemon/state.h"
+#include "daemon/holder.h"
 #include "ckpt/base/mutant.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -362,6 +362,7 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 		return;
 	}
+	s->launch->marked |= m->step != UINT64_MAX;
 	a->step = m->step;
 	a->mark_ns = m->mark_ns;
 	a->marked = m->marked;
@@ -453,6 +454,9 @@ static void message_handle(struct session *s, const void *msg, int *fd)
 		if (!MUTANT(FRESH_FORGOTTEN))
 			launch_start(s->launch, START_FRESH);
 		session_ok(s);
+		break;
+	case WIRE_CLAIM:
+		holder_ask(s);
 		break;
 	case WIRE_BYE:
 		s->said_bye = true;

@@ -240,7 +240,7 @@ static void trigger_again(const struct snap *s)
 bool launch_gate_open(const struct launch *l)
 {
 	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until &&
-	       l == l->job->launch;
+	       l == l->job->launch && !l->unclaimed;
 }
 
 /* The end of a rank is seen twice: its socket closes, and later its process is dead. */
@@ -1157,8 +1157,9 @@ void snap_written(struct snap *s, int rc, const char *text)
 		control_over(s, rc, text);
 	}
 	job_settle(j);
-	if (j->launch)
-		restore_try(j->launch);
+	for (struct job *k = j->d->jobs; k; k = k->next)
+		if ((k == j || k->beside == j) && k->launch)
+			restore_try(k->launch);
 }
 
 /* --- a member has left --- */

@@ -333,6 +333,7 @@ struct session {
 	bool busy;
 	bool closed; /* end of file seen */
 	bool said_bye;
+	bool claims; /* CLAIM is not answered yet */
 	uint64_t closed_ns;
 	struct wire_hello hello;
 	int root_fd;
@@ -430,7 +431,6 @@ struct average_tally {
 };
 
 #define REFUSALS_MAX 16u
-#define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
 	struct daemon *d;
 	uint64_t id;
@@ -453,9 +453,12 @@ struct job {
 	struct device *device; /* of that, or of the root while the first is made; NULL: none was */
 	struct rescue *rescue; /* a DRAIN to another directory; NULL: there is none */
 	bool claiming;
-	struct launch *launch;		 /* the newest; NULL before the first */
-	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
-	uint32_t noutdated;
+	struct launch *launch; /* the newest; NULL before the first */
+	uint64_t run, restart; /* of the newest launch before that, which had marked */
+	/* This is not the job itself, but a launch that attached beside its holder (holder.h), and
+	 * the launch's hello.launch */
+	struct job *beside;
+	uint64_t token;
 	struct snap *snaps;	 /* of all launches, newest first */
 	struct snap *writing;	 /* at most one at a time */
 	struct passing *passing; /* a walk that writes nothing; NULL */
@@ -506,6 +509,7 @@ struct landing {
 struct member {
 	uint32_t rank;
 	uid_t uid; /* user of its process */
+	pid_t pid;
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
 	bool over;    /* its process is dead, or has reported that it is done: see member_dead */
@@ -537,6 +541,10 @@ struct launch {
 	uint32_t refs;
 	/* base: 1 + the step on disk from which its line goes on, as it has restored; 0: none */
 	uint64_t generation, token, base;
+	uint64_t run, restart; /* as wire_hello */
+	/* See holder.h. marked: besides what its pages say; takeover: it may end a launch that has
+	 * marked; claims: it is about to; refused: a newer step was there */
+	bool unclaimed, marked, takeover, claims, refused;
 	uint64_t back;	       /* as wire_restored */
 	bool awaits;	       /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
@@ -679,7 +687,10 @@ struct snap {
 	struct snap *next;
 };
 
-void hello_try(struct session *s); /* join or begin a launch */
+void hello_try(struct session *s);     /* join or begin a launch */
+void sessions_retry(struct daemon *d); /* of those that wait for a claim to end */
+/* The launch, which had none, has the claim of j now. */
+void launch_claimed(struct launch *l, struct job *j, uint64_t generation);
 void launch_declare(struct session *s, const struct wire_declare *m, int fd);
 /* Ranks have come with a step of an earlier daemon, which is staged when all have declared. */
 bool launch_brings(const struct launch *l);

@@ -47,6 +47,10 @@
 	X(LAST_LINE_IGNORED, wire, "after a restore the last step is begun anew once") \
 	X(LAST_NEWEST_PAGE, client, "ranks agree about the last step while they change daemons") \
 	/* --- looks at averages, and attributes --- */ \
+	X(LIVING_SUPERSEDED, daemon, "a launch whose ranks live and mark is not ended by another one that attaches") \
+	X(FIRST_MARK_WINS, daemon, "a first mark takes nothing from a launch that lives and marks") \
+	X(OWN_TOKEN_UNSEEN, daemon, "ranks of one launch on two daemons find out") \
+	X(FOREIGN_OWNER_TRUSTED, daemon, "a directory of another user is attached to only if that is said") \
 	X(PEEK_GOES_BACK, daemon, "a look leaves the launch where it is") \
 	X(PEEK_FILLS_ALL, daemon, "a look fills SINKs alone") \
 	X(PEEK_STOPS, daemon, "a step without the average is passed for the next older one") \
@@ -135,6 +139,7 @@
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
 	X(SWEPT_OUR_OWN, store, "a claim leaves alone what its own process has begun") \
+	X(FIRST_CLAIM_UNCHECKED, store, "a first mark takes nothing if a step was committed meanwhile") \
 	X(CLAIM_LOOKED_ONCE, store, "a claim stands when it is the highest after it was made") \
 	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
 	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \

@@ -59,7 +59,7 @@ static int path_open(struct subject *s, struct ckpt_err *err)
 	if (!rc)
 		rc = path_committed(s, format, err);
 	if (rc)
-		close(TAKE_FD(s->ref.step_fd));
+		store_step_close(TAKE_FD(s->ref.step_fd));
 	return rc;
 }
 

@@ -3,6 +3,7 @@
 // attaches again. Called by client.c and itself.
 // Invariant: losing the daemon changes link and state and tears what is being copied; it never
 // touches the trainer's memory or makes it wait.
+#include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -337,6 +339,58 @@ static uint64_t launch_token(void)
 	return (uint64_t)getppid() << 40 ^ start ^ 1;
 }
 
+/* Of a launcher that gives its run, or its step, a name of its own on all hosts. */
+static uint64_t token_of_env(void)
+{
+	static const char *const names[][3] = {
+		{ "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT" },
+		{ "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" },
+		{ "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_RESTART_COUNT" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const char *v[3];
+		char all[512];
+
+		for (size_t k = 0; k < 3; k++)
+			v[k] = getenv(names[i][k]) ? getenv(names[i][k]) : "";
+		/* torchrun without --rdzv-id; and a batch script is no step */
+		if (!v[0][0] || strcmp(v[0], "none") == 0 ||
+		    (i == 1 && (!v[1][0] || v[1][0] < '0' || v[1][0] > '9')))
+			continue;
+		snprintf(all, sizeof all, "%s\n%s\n%s\n%s", names[i][0], v[0], v[1], v[2]);
+		return hash_word(hash128(all, strlen(all))) >> 1 | 1;
+	}
+	return 0;
+}
+
+/* Rank 0's random number reaches all by their minimum. */
+static int token_of_agree(ckpt *c, struct ckpt_err *err)
+{
+	uint64_t mine = UINT64_MAX;
+
+	if (c->rank == 0 && getrandom(&mine, sizeof mine, GRND_NONBLOCK) != sizeof mine)
+		mine = now_ns() ^ (uint64_t)getpid() << 40;
+	if (c->rank == 0)
+		mine = mine >> 1 | 1;
+	if (c->agree(c->agree_ctx, mine, &c->token) < 0 || c->token == UINT64_MAX)
+		return ckpt_error(err, -ECONNRESET,
+				  "job %s: the ranks cannot agree on a launch, because "
+				  "ckpt_opts.agree has failed",
+				  c->job);
+	return 0;
+}
+
+int token_find(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
+{
+	c->token = o->token;
+	if (!c->token && c->agree && c->world > 1 && !c->launch && !c->generation_given)
+		return token_of_agree(c, err);
+	if (!c->token && c->flags & CKPT_USE_ENV)
+		c->token = token_of_env();
+	return 0;
+}
+
 static bool pages_ours(const ckpt *c, const struct shared_rank *rank, const struct shared_job *job)
 {
 	return rank->magic == SHARED_MAGIC && rank->rank == c->rank && job->magic == SHARED_MAGIC &&
@@ -388,12 +442,17 @@ static uint32_t start_known(const ckpt *c, bool again)
 
 static int hello_send(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 {
-	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again),
+	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again) |
+					 (c->flags & CKPT_TAKEOVER ? WIRE_TAKEOVER : 0) |
+					 (c->flags & CKPT_FOREIGN_OWNER ? WIRE_FOREIGN_OWNER : 0),
 				.rank = c->rank,
 				.world = c->world,
 				.nslot = c->slots,
 				.generation = c->generation,
 				.launch = c->launch ? c->launch : launch_token(),
+				.token = c->token,
+				.run = c->run,
+				.restart = c->restart,
 				.memory_max = c->memory_max,
 				.base = c->base,
 				.back = c->back,

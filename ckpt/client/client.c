@@ -142,6 +142,8 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->generation = o->generation;
 	c->generation_given = o->generation != 0;
 	c->launch = o->launch;
+	c->run = o->run;
+	c->restart = o->restart;
 	c->guard_ns = o->guard_ns;
 	c->memory_max = o->memory_max;
 	c->agree = o->agree;
@@ -223,7 +225,8 @@ static void handle_free(ckpt *c)
  * own, and where another process is this rank or this job by now. */
 static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
 {
-	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE)
+	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE ||
+	    rc == -EPERM)
 		return rc;
 	c->said = rc;
 	log_line(&c->log, LOG_WARNING,
@@ -247,7 +250,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (rc == 0)
 		rc = abi_flags("ckpt_opts.flags", o.flags,
 			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY |
-				       CKPT_NCCL,
+				       CKPT_NCCL | CKPT_TAKEOVER | CKPT_FOREIGN_OWNER,
 			       err);
 	if (rc < 0)
 		return rc;
@@ -262,6 +265,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		c->held[i].step = UINT64_MAX;
 	rc = handle_init(c, &o, why);
+	if (rc == 0)
+		rc = token_find(c, &o, why);
 	disabled = o.flags & CKPT_USE_ENV && getenv("CKPTD_DISABLE") &&
 		   strcmp(getenv("CKPTD_DISABLE"), "1") == 0;
 	if (rc == 0 && !disabled) {

@@ -161,8 +161,9 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
-	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
-	bool generation_given; /* by the caller, not counted by the daemon */
+	uint64_t launch;	      /* as given to ckpt_attach; 0: that of the parent process */
+	uint64_t token, run, restart; /* as wire_hello */
+	bool generation_given;	      /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	struct {
@@ -284,6 +285,7 @@ struct ckpt {
 	pthread_mutex_t why_lock; /* protects: */
 	uint32_t agreements;	  /* as shared_rank.agreements; stored in the page under it, too */
 	char unrestored_why[SHARED_TEXT];
+	struct ckpt_err claim_why;  /* of the newest claim that was refused; code 0: none was */
 	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
 	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;	    /* 1 + newest that got a slot */
@@ -354,6 +356,8 @@ int rpc_call(ckpt *c, void *msg, enum wire_type type, int fd, void *answer,
 int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
 	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
+/* c->token, as ckpt_opts says. -ECONNRESET: agree has failed. */
+int token_find(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
 /* False: it does not end, because a device's driver hangs: what it uses must stay. */

@@ -326,6 +326,31 @@ static bool bell_ring(const struct link *l)
 	return write(l->bell, &one, sizeof one) >= 0 || errno == EAGAIN;
 }
 
+/* The launch attached beside another one, and this rank is about to mark: it asks for the job. */
+static int claim_first(ckpt *c, enum wire_skip *ret_why)
+{
+	struct wire_plain m = { 0 };
+	struct wire_claimed w;
+	struct ckpt_err why = { 0 };
+	int rc;
+
+	*ret_why = WIRE_SKIP_DETACHED;
+	if (!rpc_take(c, client_until(RPC_NS)))
+		return CKPT_DETACHED;
+	rc = rpc_call(c, &m, WIRE_CLAIM, -1, &w, NULL, RPC_NS, &why);
+	if (rc == 0)
+		c->generation = w.generation;
+	rpc_give(c);
+	pthread_mutex_lock(&c->why_lock);
+	c->claim_why = why;
+	pthread_mutex_unlock(&c->why_lock);
+	if (rc == 0 || rc == -ESTALE)
+		return rc;
+	log_line(&c->log, LOG_WARNING, "client: rank %u of job %s: its first step is not taken: %s",
+		 c->rank, c->job, why.msg);
+	return CKPT_DETACHED;
+}
+
 /* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
 static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
 			 enum wire_skip *ret_why)
@@ -369,6 +394,12 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 		return CKPT_SKIPPED;
 	}
 	store_release(&l->rank->passed_step, 0);
+	if (load_acquire(&l->job->unclaimed) &&
+	    load_relaxed(&l->job->ready_epoch) == load_relaxed(&c->epoch)) {
+		rc = claim_first(c, ret_why);
+		if (rc != 0)
+			return rc;
+	}
 	too_long = blobs_look(c);
 	if (too_long)
 		blob_refuse(c, step, too_long);
@@ -995,6 +1026,19 @@ static int why_torn(ckpt *c, struct link *l, struct ckpt_err *err)
 			  (int)sizeof o.text - 1, o.text);
 }
 
+static int why_stale(ckpt *c, const struct link *l, struct ckpt_err *err)
+{
+	struct ckpt_err why;
+
+	pthread_mutex_lock(&c->why_lock);
+	why = c->claim_why;
+	pthread_mutex_unlock(&c->why_lock);
+	if (why.code == -ESTALE && l && load_acquire(&l->job->unclaimed))
+		return ckpt_error(err, -ESTALE, "%s", why.msg);
+	return ckpt_error(err, -ESTALE, "a newer launch of job %s has taken over: stop this one",
+			  c->job);
+}
+
 /* Of the newest snapshot alone. */
 static int why_marked(ckpt *c, struct link *l, struct ckpt_err *err)
 {
@@ -1020,8 +1064,7 @@ static int why_marked(ckpt *c, struct link *l, struct ckpt_err *err)
 			"job %s: no daemon is attached (%s): nothing is copied until one is attached",
 			c->job, c->socket);
 	case -ESTALE:
-		return ckpt_error(err, -ESTALE,
-				  "a newer launch of job %s has taken over: stop this one", c->job);
+		return why_stale(c, l, err);
 	case -EINVAL:
 		if (why_jump(c, err) < 0)
 			return -EINVAL;

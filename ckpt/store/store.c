@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/random.h>
+#include "ckpt/store/claimer.h"
 #include "ckpt/store/store_impl.h"
 
 static const char *fail_advice(int r)
@@ -474,12 +475,13 @@ static int claim_choose(const struct store *s, struct store_claimed top, struct 
 	return 0;
 }
 
-/* The number that the file holds is for people; a full disk need not have room for it. */
+/* A full disk need not have room for what the file says. */
 static int claim_write(const struct store *s, int fd, const char *path)
 {
 	const struct io_ops *ops = s->ops;
-	char text[32];
-	int n = snprintf(text, sizeof text, "%08" PRIx32 "\n", s->nonce);
+	char text[CLAIMER_TEXT + 16];
+	int n = snprintf(text, sizeof text, "%08" PRIx32 "%s%s\n", s->nonce, s->claimer ? " " : "",
+			 s->claimer ? s->claimer : "");
 	int r = io_pwrite_all(ops, fd, text, (uint64_t)n, 0), claims;
 
 	if (r == -ENOSPC || r == -EDQUOT)
@@ -641,8 +643,7 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 	return 0;
 }
 
-int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
-		struct ckpt_err *err)
+static int claim_make(struct store *s, uint64_t want, bool again, struct ckpt_err *err)
 {
 	struct store_claimed c = { 0 };
 	int r = store_here(s, err);
@@ -666,6 +667,71 @@ int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_genera
 	s->generation = c.generation;
 	s->takeover = c.takeover;
 	(void)pthread_mutex_unlock(&s->lock);
-	*ret_generation = c.generation;
+	return 0;
+}
+
+int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
+		struct ckpt_err *err)
+{
+	int r = claim_make(s, want, again, err);
+
+	if (r)
+		return r;
+	*ret_generation = claim_mine(s).generation;
+	return claim_sweep(s, err);
+}
+
+/* -ESTALE: a step was committed behind the one with this sequence number. */
+static int newer_check(const struct store *s, uint64_t seq, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	const struct store_step *newer = NULL;
+	uint32_t n;
+	int r = store_scan(s, false, &step, &n, err);
+
+	for (uint32_t i = 0; !r && i < n; i++)
+		if (step[i].seq > seq && (!newer || step[i].seq > newer->seq))
+			newer = &step[i];
+	if (r || !newer)
+		return r;
+	return ckpt_error(err, -ESTALE,
+			  "job %s: launch %" PRIu64 " has committed step %" PRIu64
+			  " since this launch restored; restore again, then mark",
+			  s->job, newer->generation, newer->step);
+}
+
+/* Our claim is on disk, older ones are too: without ours the highest of them counts again. */
+static void claim_return(struct store *s, struct store_claimed was)
+{
+	char path[STORE_DIR_MAX];
+
+	(void)snprintf(path, sizeof path, STORE_CLAIMS "/gen-%08" PRIu64, claim_mine(s).generation);
+	(void)s->ops->unlink(s->ops->ctx, s->job_fd, path, false);
+	(void)pthread_mutex_lock(&s->lock);
+	s->generation = was.generation;
+	s->takeover = was.takeover;
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
+int store_claim_first(struct store *s, uint64_t seq, uint64_t *ret_generation, struct ckpt_err *err)
+{
+	struct store_claimed was = claim_mine(s);
+	int r = newer_check(s, seq, err);
+
+	if (!r)
+		r = claim_make(s, 0, false, err);
+	if (r)
+		return r;
+	/* What others collect is trash from here on: they commit nothing any more. */
+	r = claim_sweep_tmp(s, err);
+	if (!r)
+		r = store_claim_wait(s, err);
+	if (!r && !MUTANT(FIRST_CLAIM_UNCHECKED))
+		r = newer_check(s, seq, err);
+	if (r) {
+		claim_return(s, was);
+		return r;
+	}
+	*ret_generation = claim_mine(s).generation;
 	return claim_sweep(s, err);
 }

@@ -10,7 +10,7 @@
  *	                                               If the name is taken, -%08x follows. Older programs
  *	                                               wrote no -t
  *	        /.trash-%08x/                          being deleted
- *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
+ *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; says who made it (claimer.h)
  *	        /.ckptd/gen-%08u.%u                    takeover n of that claim, n = 1, 2, ...
  *	        /.ckptd/job-NAME                       empty; the directory belongs to the job of this name
  *	        /.ckptd/KIND-%012u-...                 a label of a step: held, tagged, ... (label.h)
@@ -56,6 +56,9 @@ struct store {
 	uint32_t nonce; /* random: this opener's */
 	bool by_name;	/* store_open made it: store_here can find it again */
 	char *root;	/* path of root_fd at store_open; NULL: unknown */
+	/* What claims say of who makes them (claimer_print); NULL: nothing. The caller's: it sets
+	 * this before a claim, and what it points at stays until the claim is made */
+	const char *claimer;
 
 	pthread_mutex_t lock; /* protects all below */
 	uint64_t generation;  /* claimed; 0: none (readers) */
@@ -106,6 +109,17 @@ void store_close(struct store *s);
  */
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
+
+/*
+ * The claim of a launch that has attached beside another one, and marks its first step: it claims
+ * the highest launch on disk + 1, if no step with a sequence number above `seq` (the highest that
+ * this launch saw when it restored) is committed. -ESTALE: there is such a step; then the job has
+ * the claim that it had. It is one step for every daemon: a launch that held the job commits before
+ * the claim, and then the claim fails, or it commits nothing more. So a commit of that moment can
+ * fail, and the daemon that made it writes its step again.
+ */
+int store_claim_first(struct store *s, uint64_t seq, uint64_t *ret_generation,
+		      struct ckpt_err *err);
 
 /* The highest launch that has claimed the job; 0: no launch has. */
 int store_claimed(const struct store *s, uint64_t *ret_generation, struct ckpt_err *err);

@@ -359,11 +359,11 @@ struct shared_job {
 	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only
 	 * the trainer itself can say that a mark is its last. */
 	_Atomic uint32_t trigger;
-	uint64_t generation;
-	_Atomic uint64_t beat_ns;  /* daemon: CLOCK_MONOTONIC, twice a second */
-	_Atomic uint32_t fenced;   /* daemon: 1: a newer launch took over */
-	_Atomic uint32_t draining; /* daemon: 1: stopping, tickets skip */
-	_Atomic uint32_t start;	   /* daemon: enum shared_start */
+	_Atomic uint64_t generation; /* daemon; 0: unclaimed */
+	_Atomic uint64_t beat_ns;    /* daemon: CLOCK_MONOTONIC, twice a second */
+	_Atomic uint32_t fenced;     /* daemon: 1: a newer launch took over */
+	_Atomic uint32_t draining;   /* daemon: 1: stopping, tickets skip */
+	_Atomic uint32_t start;	     /* daemon: enum shared_start */
 	/* daemon: the slots of this epoch are in memory and may be used; 0 none */
 	_Atomic uint32_t ready_epoch;
 	/* daemon: the ranks' declarations do not fit together; why is in trouble */
@@ -403,6 +403,9 @@ struct shared_job {
 	/* daemon: of the newest step that has averages: the average that has left out the largest
 	 * share, as ckpt_stats says it. taken is stored first, and read last */
 	_Atomic uint64_t average_taken, average_left_out;
+	/* daemon: 1: the launch has attached beside one that may live, and has no claim of the job.
+	 * A rank that would mark asks for it first (CLAIM), and marks when it is answered */
+	_Atomic uint32_t unclaimed;
 };
 
 struct ticket {

@@ -191,6 +191,7 @@ static const struct wire_kind kinds[] = {
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
 	REQUEST(BYE, plain, WIRE_RANK, 0, WIRE_OK),
 	REQUEST(FRESH, plain, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(CLAIM, plain, WIRE_RANK, 0, WIRE_CLAIMED),
 	REQUEST(CONTROL, plain, WIRE_CONTROLLER, 0, WIRE_OK),
 	REQUEST(STATUS, plain, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
 	REQUEST(TRIGGER, trigger, WIRE_CONTROLLER, 0, WIRE_TRIGGERED),
@@ -204,6 +205,7 @@ static const struct wire_kind kinds[] = {
 	ANSWER(RESTORED, restored, 1, 1),
 	ANSWER(LANDED, landed, 0, 2), /* the first one brings both windows */
 	ANSWER(LISTED, listed, 1, 1),
+	ANSWER(CLAIMED, claimed, 0, 0),
 	ANSWER(STEPS_ARE, steps_are, 0, 0),
 	ANSWER(STATUS_IS, status_is, 1, 1),
 	ANSWER(TRIGGERED, triggered, 0, 0),

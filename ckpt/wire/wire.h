@@ -17,6 +17,7 @@
  *   LIST                               -> LISTED + memfd of tensors                 | REFUSE
  *   STEPS                              -> STEPS_ARE                                 | REFUSE
  *   FRESH                              -> OK
+ *   CLAIM                              -> CLAIMED                                   | REFUSE
  *   BYE                                -> OK
  *
  * A client that is no rank (ckptctl) begins with CONTROL instead of HELLO; jobs are named by the
@@ -64,7 +65,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 12: a step may be thinned (OUTCOME_THINNED in shared.h)
+/* 12: HELLO says which launcher makes which launch, and what it may end; CLAIM; a step may be
+ * thinned (OUTCOME_THINNED in shared.h)
  * 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h);
  * how many steps were marked is in records, ADOPT and RESTORED; averages say what they left out
  * 10: `copying` is a word of each slot
@@ -99,6 +101,7 @@ enum wire_type {
 	WIRE_LAND,
 	WIRE_LIST,
 	WIRE_SEED,
+	WIRE_CLAIM,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
@@ -111,6 +114,7 @@ enum wire_type {
 	WIRE_FORGOTTEN,
 	WIRE_LANDED,
 	WIRE_LISTED,
+	WIRE_CLAIMED,
 };
 
 /*
@@ -137,8 +141,14 @@ struct wire_head {
 };
 
 /* hello.flags. ASKED: this launch has restored, or there was nothing to restore. AFRESH: a
- * rank of it has called ckpt_fresh. */
-enum { WIRE_REATTACH = 1, WIRE_ASKED = 2, WIRE_AFRESH = 4 };
+ * rank of it has called ckpt_fresh. TAKEOVER, FOREIGN_OWNER: as in ckpt_opts.flags. */
+enum {
+	WIRE_REATTACH = 1,
+	WIRE_ASKED = 2,
+	WIRE_AFRESH = 4,
+	WIRE_TAKEOVER = 8,
+	WIRE_FOREIGN_OWNER = 16
+};
 /*
  * nslot: how many slots each rank is to have, 2 to WIRE_SLOTS_MAX, the same on all ranks of the
  * launch. 0: the daemon decides, at the first declaration of each epoch, for all ranks alike, and
@@ -150,6 +160,8 @@ struct wire_hello {
 	uint64_t generation; /* 0: the daemon counts */
 	/* the same for all ranks of one launch: parent process and its start time; 0 unknown */
 	uint64_t launch;
+	uint64_t token;	       /* the same, on every host; 0 unknown */
+	uint64_t run, restart; /* as in ckpt_opts */
 	uint64_t memory_max;
 	uint64_t base, back; /* as restored said them; 0: this launch has restored nothing yet */
 	uint64_t dev, ino;   /* WIRE_REATTACH: as WELCOME said; else 0 */
@@ -157,7 +169,7 @@ struct wire_hello {
 };
 struct wire_welcome {
 	struct wire_head head;
-	uint64_t generation;
+	uint64_t generation; /* 0: the launch has no claim yet (CLAIM) */
 	uint64_t dev, ino;   /* the directory of the job that the launch writes to; 0: not known */
 	uint32_t nslot, pad; /* nslot: 0: it is not decided yet */
 };
@@ -170,7 +182,14 @@ struct wire_refuse {
 struct wire_ok {
 	struct wire_head head;
 };
-/* BYE, FRESH, CONTROL, STATUS */
+/* To CLAIM: this rank is about to mark its first step, and shared_job.unclaimed is set. The launch
+ * has the claim of the job now, and slots to mark into. -ESTALE: it has none, and the mark takes
+ * nothing; the sentence says who has the job, or that the launch must restore again. */
+struct wire_claimed {
+	struct wire_head head;
+	uint64_t generation;
+};
+/* BYE, FRESH, CLAIM, CONTROL, STATUS */
 struct wire_plain {
 	struct wire_head head;
 	uint64_t pad;

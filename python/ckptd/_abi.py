@@ -109,6 +109,8 @@ CKPT_AUTOSTART: Final = 2
 CKPT_USE_ENV: Final = 4
 CKPT_KEEP_MEMORY: Final = 8
 CKPT_NCCL: Final = 16
+CKPT_TAKEOVER: Final = 32
+CKPT_FOREIGN_OWNER: Final = 64
 # ckpt_mark.flags
 CKPT_PERSIST: Final = 1
 CKPT_STAGE_ONLY: Final = 2
@@ -192,6 +194,9 @@ class ckpt_opts(ctypes.Structure):
         ("launch", c_uint64),
         ("copy_rate", c_uint64),
         ("nccl", c_void_p),
+        ("run", c_uint64),
+        ("restart", c_uint64),
+        ("token", c_uint64),
     ]
 
 

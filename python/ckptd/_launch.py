@@ -13,6 +13,10 @@ find out.
 * A shell or a profiler for each rank (srun bash -c, nsys) has the same rank in its own environment: it is passed
   over, and its parent is looked at.
 * One process: it is a launch of its own.
+
+`Launch.run` and `Launch.restart` say which launches one launcher makes, one after the other: so the daemon lets a
+restart take over from ranks that still hang. `Launch.everywhere` is a token without anything that one host alone knows:
+by it two daemons find out that ranks of one launch have come to both.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ class LaunchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """rank: 0 .. world - 1. local_rank: on this host. token: the same on all ranks of this launch, 0 where none was
-    found.
+    """rank: 0 .. world - 1. local_rank: on this host. local_world: ranks of this host, 0 where nothing says how many.
+    token: the same on all ranks of this launch on this host; everywhere: on all hosts. run: the same for all launches of
+    one launcher; restart: higher for each of them. 0 where none was found.
 
     by: who said so: "torchrun", "srun", "mpirun", "torch.distributed", "arguments", or "" for a process alone.
     """
@@ -44,6 +49,9 @@ class Launch:
     local_world: int
     token: int
     by: str
+    everywhere: int = 0
+    run: int = 0
+    restart: int = 0
 
 
 class _Source(NamedTuple):
@@ -56,25 +64,31 @@ class _Source(NamedTuple):
     local_world: str
     own: Tuple[str, ...]
     also: Tuple[str, ...] = ()  # what tells two launches by one parent apart
+    run: str = ""  # names all that one launcher starts, on every host
+    restart: str = ""  # how often it has started the ranks again
 
 
 _SOURCES = (
     _Source(
         "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
     ),
     _Source(
         "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        "PMIX_NAMESPACE",
     ),
     _Source(
         "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
         ("PMI_RANK", "PMI_SIZE"), ("PMI_JOBID", "PMIX_NAMESPACE"),
+        "PMIX_NAMESPACE",
     ),
     _Source(
         "srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "",
         ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_JOB_ID"), ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        "SLURM_JOB_ID", "SLURM_RESTART_COUNT",
     ),
 )  # fmt: skip
 
@@ -89,17 +103,21 @@ def _number(env: Mapping[str, str], name: str) -> Optional[int]:
 
 
 def _slurm_local_world(env: Mapping[str, str]) -> Optional[int]:
-    """Tasks of this node: SLURM_STEP_TASKS_PER_NODE is as "2(x3),1", the first one's first."""
-    if (_number(env, "SLURM_STEP_NUM_NODES") or _number(env, "SLURM_NNODES") or 1) == 1:
-        return None
+    """Tasks of this node: SLURM_STEP_TASKS_PER_NODE is as "2(x3),1", the first one's first. 0: it cannot be known;
+    -1: there are other nodes, and this one's share is not known."""
+    nodes = _number(env, "SLURM_STEP_NUM_NODES") or _number(env, "SLURM_NNODES")
+    if nodes == 1:
+        return _number(env, "SLURM_NTASKS")
+    if nodes is None:
+        return 0
     counts: List[int] = []
     for part in env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "")).split(","):
         n, _, times = part.partition("(x")
         if not n.isdigit():
-            return 0  # more than one node, and this one's share is not known
+            return -1
         counts += [int(n)] * min(int(times.rstrip(")") or 1), 1 << 16)
     node = _number(env, "SLURM_NODEID") or 0
-    return counts[node] if node < len(counts) else 0
+    return counts[node] if node < len(counts) else -1
 
 
 def _applies(source: _Source, env: Mapping[str, str]) -> bool:
@@ -121,16 +139,16 @@ def _from_env(source: _Source, env: Mapping[str, str]) -> Tuple[int, int, int, i
                 % (other, env.get(other, ""), name)
             )
     assert rank is not None and world is not None
-    if source.by == "srun" and local_world is None:
+    if local_world is None and _applies(_SOURCES[-1], env):  # also below PMI-2: `srun --mpi=pmi2`
         local_world = _slurm_local_world(env)
     if rank >= world:
         raise LaunchError(
             "the environment has %s=%d and %s=%d: ranks are 0 to %d"
             % (source.rank, rank, source.world, world, world - 1)
         )
-    if local_world is None:
-        local_world = world
-    if local_rank is not None and local_world and local_rank >= local_world:
+    if local_world is None:  # a PyTorchJob of Kubernetes, or set by hand: the daemons find out
+        local_world = 1 if world == 1 else 0
+    if local_rank is not None and 0 < local_world <= local_rank:
         raise LaunchError(
             "the environment has %s=%d, and %d ranks on this host" % (source.local_rank, local_rank, local_world)
         )
@@ -138,10 +156,10 @@ def _from_env(source: _Source, env: Mapping[str, str]) -> Tuple[int, int, int, i
 
 
 def _one_host(world: int, local_world: int, by: str) -> None:
-    if local_world != world:
+    if local_world not in (0, world):
         raise LaunchError(
             "%s started %d ranks, and %s of them on this host: this version of ckptd saves jobs of one host only"
-            % (by, world, local_world or "only some")
+            % (by, world, local_world if local_world > 0 else "only some")
         )
 
 
@@ -205,6 +223,33 @@ def _token_of(source: Optional[_Source], env: Mapping[str, str], world: int) -> 
     return _token(source.by if source else "", starter, said, _boot_id())
 
 
+def _run_of(source: Optional[_Source], env: Mapping[str, str]) -> Tuple[int, int]:
+    """(run, restart). One torchrun, or one job of a queue: two of them that were given one name are two runs."""
+    restart = (_number(env, source.restart) if source else None) or 0
+    if source is None or not source.restart or source.restart not in env:
+        return 0, 0
+    if source.by == "srun":
+        return _token("run", source.by, env.get(source.run)), restart
+    starter = _starter(source.own, env)
+    return (_token("run", source.by, starter, env.get(source.run), _boot_id()), restart) if starter else (0, 0)
+
+
+def _everywhere(source: Optional[_Source], env: Mapping[str, str], world: int) -> int:
+    """A token of what all hosts are told alike, and no other launch is; 0: there is nothing of the kind."""
+    if source is None or world == 1:
+        return 0
+    name = env.get(source.run, "") if source.run else ""
+    again = [env.get(v) for v in (source.restart, "SLURM_JOB_ID", "SLURM_RESTART_COUNT") if v]
+    if source.by == "srun":
+        again.append(env.get("SLURM_STEP_ID"))
+    master = env.get("MASTER_ADDR", "")
+    if name and name != "none":
+        return _token("everywhere", source.by, name, again)
+    if master and master not in ("localhost", "::1") and not master.startswith("127."):
+        return _token("everywhere", source.by, master, env.get("MASTER_PORT"), world, again)
+    return 0
+
+
 # --- all of it ---
 def _of_torch() -> Optional[Tuple[int, int]]:
     """(rank, world) of torch.distributed, if it is initialised. torch is not imported for it."""
@@ -227,6 +272,14 @@ def _check_given(rank: Optional[int], world: Optional[int]) -> bool:
     return rank is not None
 
 
+def _launch_of(
+    said: Tuple[int, int, int, int], source: Optional[_Source], env: Mapping[str, str], by: str
+) -> Launch:
+    world = said[1]
+    run, restart = _run_of(source, env)
+    return Launch(*said, _token_of(source, env, world), by, _everywhere(source, env, world), run, restart)
+
+
 def launch(
     rank: Optional[int] = None, world: Optional[int] = None, *, env: Optional[Mapping[str, str]] = None
 ) -> Launch:
@@ -240,14 +293,14 @@ def launch(
     source = next((s for s in _SOURCES if _applies(s, env)), None)
     if _check_given(rank, world):
         assert rank is not None and world is not None
-        return Launch(rank, world, rank, world, _token_of(source, env, world), "arguments")
+        return _launch_of((rank, world, rank, 1 if world == 1 else 0), source, env, "arguments")
     found = _of_torch()
     if source is None and found is None:
-        return Launch(0, 1, 0, 1, _token_of(None, env, 1), "")
+        return _launch_of((0, 1, 0, 1), None, env, "")
     if source is not None:
         said = _from_env(source, env)
         if found is None or found == said[:2]:
             _one_host(said[1], said[3], source.by)
-            return Launch(*said, _token_of(source, env, said[1]), source.by)
+            return _launch_of(said, source, env, source.by)
     assert found is not None
-    return Launch(found[0], found[1], found[0], found[1], _token_of(source, env, found[1]), "torch.distributed")
+    return _launch_of((found[0], found[1], found[0], 1 if found[1] == 1 else 0), source, env, "torch.distributed")

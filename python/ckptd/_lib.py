@@ -104,6 +104,9 @@ class Handle:
         socket: Optional[str] = None,
         generation: int = 0,
         launch: int = 0,
+        token: int = 0,
+        run: int = 0,
+        restart: int = 0,
         slots: int = 0,
         persist_every: int = 0,
         guard: int = CKPT_BOUNDED,
@@ -119,13 +122,15 @@ class Handle:
     ) -> "Handle":
         """ckpt_attach. Every option is that of struct ckpt_opts; 0 is its default.
 
-        agree: returns the minimum over all ranks of its argument; called by restore. None: all ranks are on this
+        agree: returns the minimum over all ranks of its argument; called by restore, and by attach if no number says
+        which launch this is. None: all ranks are on this
         host. Without a daemon it succeeds detached, and the library keeps trying, unless flags has CKPT_REQUIRE.
         VersionMismatch, LibraryMissing: the library cannot be used. AlreadyAttached, Superseded, InvalidCall,
         NotSupported, NoRoom.
         """
         _in_32_bits(rank=rank, world=world, slots=slots, persist_every=persist_every, guard=guard, check=check)
         _in_32_bits(device=device)
+        _in_64_bits(token=token, run=run, restart=restart)
         _in_64_bits(generation=generation, launch=launch, memory_max=memory_max, copy_rate=copy_rate)
         self = cls(lib or library())
         self._log_fn = LOG_FN(_log_to(self._queue))
@@ -151,6 +156,9 @@ class Handle:
             wait_ns=to_ns(timeout),
             launch=launch,
             copy_rate=copy_rate,
+            run=run,
+            restart=restart,
+            token=token,
         )
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))

@@ -42,11 +42,11 @@ class NoDaemon(CkptdError):
 
 
 class AlreadyAttached(CkptdError):
-    """Another process, or another handle, is this rank of the job already (EBUSY)."""
+    """Another process, or another handle, is this rank of the job already, or another run has the job (EBUSY)."""
 
 
 class Superseded(CkptdError):
-    """A newer launch of the job took over: this one must end (ESTALE)."""
+    """A newer launch of the job took over: this one must end; or it must restore again (ESTALE)."""
 
 
 class NotPermitted(CkptdError, PermissionError):

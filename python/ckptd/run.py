@@ -332,7 +332,8 @@ class Run:
         An exception that ends the block leaves the state unfinished: nothing marks it until a block ends without one,
         or a restore succeeds. An exception of the exit itself (strict=True) comes after the state was finished.
 
-        Preempted: the job was told to stop (on_signal); this step was its last one.
+        Preempted: the job was told to stop (on_signal); this step was its last one. Superseded: another run has the job;
+        or this one attached beside another (attach, takeover), and has to restore again.
         """
         return _Step(self, _arguments.number("step", step, 0), loss, notes, persist)
 
@@ -440,6 +441,9 @@ class Run:
                 raise
             self._outcomes.unsaved("refused", step, e)
             return False
+        except errors.Superseded:  # no step of this run is ever saved again
+            self._progress.came_to_nothing(step)
+            raise
         except errors.CkptdError as e:
             self._progress.came_to_nothing(step)
             self._outcomes.unsaved("refused", step, e)
@@ -837,6 +841,8 @@ def attach(
     world: Optional[int] = None,
     ranks: Optional[Sequence[int]] = None,
     generation: Optional[int] = None,
+    takeover: bool = False,
+    foreign_owner: bool = False,
     socket: Optional[str] = None,
     memory_max: int = 0,
     check: int = 0,
@@ -861,10 +867,17 @@ def attach(
     copy_rate: bytes per second that are copied out of a GPU; 0 spreads the copies over the time of a step, 2**64 - 1
     is as fast as they go. nccl: restore reads once what several ranks hold on CUDA devices, and spreads it over NCCL;
     the ranks are those of torch.distributed, and all of them say so.
+    takeover: if another run of the job lives, and marks steps, attach beside it; the first step that this run marks ends
+    it. foreign_owner: attach also if the job's directory belongs to another user.
     timeout: seconds to wait for the other ranks.
 
+    Attaching and restoring do not disturb a run of the job that lives: beside one that has marked steps it is
+    AlreadyAttached, which names its process, its newest step and the age of that, unless takeover is set, or this is a
+    restart by the same launcher. The first step of a run that attached beside another one (takeover) is Superseded if
+    that has committed a step since this run restored: restore again.
+
     TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state
-    that is neither in host memory nor on a CUDA device. AlreadyAttached, Superseded. Whatever fails, the model stays
+    that is neither in host memory nor on a CUDA device. AlreadyAttached, Superseded, NotPermitted. Whatever fails, the model stays
     usable, and nothing is attached.
     """
     if not isinstance(averages or {}, Mapping):
@@ -884,9 +897,10 @@ def attach(
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     agree = together(place.rank, place.world, bool(devices), timeout) if nccl else None
     flags |= _lib.CKPT_NCCL if agree else 0
+    flags |= (_lib.CKPT_TAKEOVER if takeover else 0) | (_lib.CKPT_FOREIGN_OWNER if foreign_owner else 0)
     handle = _lib.Handle.attach(
         store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
-        launch=place.token, slots=slots,
+        launch=place.token, token=place.everywhere, run=place.run, restart=place.restart, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
         device=devices.option, copy_rate=copy_rate, agree=agree,
     )  # fmt: skip

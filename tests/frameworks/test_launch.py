@@ -35,8 +35,63 @@ class Environments(unittest.TestCase):
         self.assertEqual(self.said(OMPI), (2, 4, 2, 4, "mpirun"))
         self.assertEqual(self.said(HYDRA), (0, 2, 0, 2, "mpirun"))
         self.assertEqual(self.said(SRUN), (1, 2, 1, 2, "srun"))
-        self.assertEqual(self.said({"RANK": "0", "WORLD_SIZE": "2"}), (0, 2, 0, 2, "torchrun"))
+        self.assertEqual(self.said({**HYDRA, "PMI_RANK": "1"})[:2], (1, 2))
         self.assertEqual(self.said({}), (0, 1, 0, 1, ""))
+
+    def test_a_local_size_that_nothing_says_is_not_taken_for_the_whole(self):
+        pytorchjob = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+        self.assertEqual(self.said(pytorchjob), (1, 2, 1, 0, "torchrun"))
+        self.assertEqual(self.said({"RANK": "0", "WORLD_SIZE": "2"}), (0, 2, 0, 0, "torchrun"))
+        self.assertEqual(self.said({"RANK": "0", "WORLD_SIZE": "1"}), (0, 1, 0, 1, "torchrun"))
+        self.assertEqual(self.said({"PMI_RANK": "1", "PMI_SIZE": "2"}), (1, 2, 1, 0, "mpirun"))
+        self.assertEqual(self.said({}, rank=0, world=2), (0, 2, 0, 0, "arguments"))
+        pmi2 = {**SRUN, "PMI_RANK": "1", "PMI_SIZE": "4", "SLURM_NTASKS": "4"}
+        self.assertEqual(self.said(pmi2), (1, 4, 1, 4, "mpirun"))
+        with self.assertRaisesRegex(LaunchError, "4 ranks, and 2 of them on this host"):
+            launch(env={**pmi2, "SLURM_NNODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"})
+
+    def test_all_hosts_have_one_token_and_each_launch_its_own(self):
+        def everywhere(env, **more):
+            with mock.patch.object(_launch, "_boot_id", lambda: "another host"):
+                elsewhere = launch(env={**env, **more}).everywhere
+            self.assertEqual(launch(env={**env, **more}).everywhere, elsewhere)
+            return elsewhere
+
+        elastic = {**TORCHRUN, "TORCHELASTIC_RUN_ID": "nightly"}
+        pod = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+        said = [
+            everywhere(elastic),
+            everywhere(elastic, TORCHELASTIC_RESTART_COUNT="1"),
+            everywhere(elastic, SLURM_JOB_ID="7"),
+            everywhere(elastic, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1"),
+            everywhere(SRUN),
+            everywhere(SRUN, SLURM_STEP_ID="1"),
+            everywhere(SRUN, SLURM_RESTART_COUNT="1"),
+            everywhere(OMPI),
+            everywhere(pod),
+        ]
+        self.assertEqual(len(set(said)), len(said))
+        self.assertNotIn(0, said)
+        self.assertEqual(everywhere(elastic, RANK="0", LOCAL_RANK="0"), said[0])
+        for nothing in (
+            {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"},
+            {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            {},
+        ):
+            self.assertEqual(everywhere(nothing), 0)
+
+    def test_a_restart_is_of_the_same_run_and_two_launchers_with_one_name_are_two_runs(self):
+        elastic = {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}
+        one, two = launch(env=elastic), launch(env={**elastic, "TORCHELASTIC_RESTART_COUNT": "1"})
+        self.assertNotEqual(one.run, 0)
+        self.assertEqual((two.run, one.restart, two.restart), (one.run, 0, 1))
+        with mock.patch.object(_launch, "_starter", lambda own, env: (4, 5)):
+            self.assertNotEqual(launch(env=elastic).run, one.run)
+        queue = [launch(env={**SRUN, "SLURM_RESTART_COUNT": str(n)}) for n in range(2)]
+        self.assertEqual((queue[0].run, queue[0].restart, queue[1].restart), (queue[1].run, 0, 1))
+        self.assertEqual(launch(env=OMPI).run, 0)
+        self.assertEqual(launch(env={}).run, 0)
 
     def test_the_nearest_launcher_counts(self):
         batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_NNODES": "4"}
@@ -79,8 +134,8 @@ class Environments(unittest.TestCase):
 
     def test_what_torch_distributed_says_is_right_when_it_contradicts_the_environment(self):
         with mock.patch.object(_launch, "_of_torch", lambda: (1, 2)):
-            self.assertEqual(self.said({}), (1, 2, 1, 2, "torch.distributed"))
-            self.assertEqual(self.said({"RANK": "0", "WORLD_SIZE": "8"}), (1, 2, 1, 2, "torch.distributed"))
+            self.assertEqual(self.said({}), (1, 2, 1, 0, "torch.distributed"))
+            self.assertEqual(self.said({"RANK": "0", "WORLD_SIZE": "8"}), (1, 2, 1, 0, "torch.distributed"))
             self.assertEqual(self.said({**TORCHRUN, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})[4], "torchrun")
 
     def test_the_token_is_the_same_for_all_ranks_and_another_one_after_a_restart(self):

@@ -106,6 +106,23 @@ def resume(rank, optimizer, source):
     )
 
 
+def train_while_told(rank):
+    """Five steps for each file go-1, go-2, ...; returns what ends it. Nothing says which launch this is."""
+    model, optim = make()
+    run = ckptd.attach(model, optim, store=rank.store, job=rank.job, socket=rank.socket, rank=0, world=1, guard="finish")
+    run.restore()
+    step = 0
+    for turn in range(1, 100):
+        while not os.path.exists(os.path.join(rank.dir, "go-%d" % turn)):
+            time.sleep(0.001)
+        try:
+            train(run, model, optim, step + 1, step + 5)
+            step += 5
+            rank.say("committed %d" % run.wait())
+        except errors.Superseded as e:
+            return str(e)
+
+
 class One(ranks.Case):
     """A test here is the only rank, in its own process."""
 
@@ -870,6 +887,41 @@ class Hazards(One):
         again = self.attach(job, model, optim, extra={"log": back})
         again.restore()
         self.assertEqual(back, log)
+
+    def test_a_run_that_lives_is_not_ended_by_accident_and_can_be_taken_over(self):
+        job = self.job()
+        model, optim = make()
+
+        def go(turn):
+            open(os.path.join(job.dir, "go-%d" % turn), "w").close()
+            started.until("committed %d" % (5 * turn))
+
+        def attach(**how):
+            return ckptd.attach(model, optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, **how)
+
+        started = job.start(1, train_while_told, group=False)
+        go(1)
+        with self.assertRaisesRegex(
+            errors.AlreadyAttached, r"process \d+ \(rank 0 of 1\) .* newest step is 5, marked [\d.]+ s ago"
+        ):
+            attach()
+        # An evaluation: it restores, and marks nothing.
+        with attach(takeover=True) as run:
+            go(2)
+            self.assertEqual(run.restore(), 10)
+            go(3)
+        go(4)
+        with attach(takeover=True, guard="finish") as run:
+            self.assertEqual(run.restore(), 20)
+            go(5)
+            with self.assertRaisesRegex(errors.Superseded, "has committed step 25 .*restore again"):
+                train(run, model, optim, 21, 21)
+            self.assertEqual(run.restore(), 25)
+            train(run, model, optim, 26, 27)
+            self.assertEqual(run.wait(), 27)
+            open(os.path.join(job.dir, "go-6"), "w").close()
+            self.assertRegex(started.wait()[0], "has taken over")
+        self.assertNotIn("error", job.daemon_log())
 
     def test_a_second_attach_of_a_model_or_of_a_rank_is_refused(self):
         job, run, model, optim = self.begun()

@@ -17,7 +17,7 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 
 	if (wire_request_check(msg, bytes, nfd) < 0)
 		return;
-	assert(head->type >= WIRE_HELLO && head->type <= WIRE_SEED);
+	assert(head->type >= WIRE_HELLO && head->type <= WIRE_CLAIM);
 	assert(nfd == (head->type <= WIRE_DECLARE ||
 				       (head->type == WIRE_SEED &&
 					!((const struct wire_seed *)msg)->error) ||

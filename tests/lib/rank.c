@@ -104,11 +104,12 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 	o = (struct ckpt_opts)ROW(.size = sizeof o, .flags = p->flags ? p->flags : CKPT_REQUIRE,
 				  .job = p->job, .store = p->store, .socket = p->socket,
 				  .rank = rank, .world = k->world, .generation = p->generation,
-				  .slots = p->slots, .persist_every = p->persist_every,
-				  .guard = p->guard, .guard_ns = p->guard_ns,
-				  .memory_max = p->memory_max, .check = p->check, .agree = p->agree,
-				  .agree_ctx = k, .log = p->log,
-				  .log_ctx = p->log_ctx ? p->log_ctx : k);
+				  .launch = p->launch, .token = p->token, .run = p->run,
+				  .restart = p->restart, .slots = p->slots,
+				  .persist_every = p->persist_every, .guard = p->guard,
+				  .guard_ns = p->guard_ns, .memory_max = p->memory_max,
+				  .check = p->check, .agree = p->agree, .agree_ctx = k,
+				  .log = p->log, .log_ctx = p->log_ctx ? p->log_ctx : k);
 	rc = ckpt_attach(&o, &k->c, err);
 	if (rc == 0 && p->fresh)
 		MUST(ckpt_fresh(k->c) == 0);

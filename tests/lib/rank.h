@@ -55,6 +55,7 @@ struct plan_of_job {
 	const char *socket, *store, *job,
 		*mesh; /* mesh as mesh_parse takes it; its size is the world */
 	uint64_t generation, guard_ns, memory_max, rows; /* rows: of the large tensors; 0: 64 */
+	uint64_t launch, token, run, restart;		 /* as in ckpt_opts */
 	uint32_t flags, slots, persist_every, guard; /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
 	uint32_t check;
 	void (*log)(void *ctx, int level,

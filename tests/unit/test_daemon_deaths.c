@@ -152,7 +152,7 @@ static void was_deserted(struct proc *r)
 
 TEST(a_rank_does_not_wait_for_those_whose_restore_has_failed)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH, .agree = true };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .agree = true, .generation = 1 };
 	const struct order order = { .verb = RESTORE, .step = CKPT_LATEST, .ns = 3600 * NS_PER_S };
 	struct order wrong = order;
 
@@ -271,9 +271,14 @@ TEST(a_newer_launch_fences_the_older_one)
 	procs_start(old, 2, finishing);
 	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(old, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	/* Another parent: another launch. */
+	/* Another parent: another launch, which has to wait until this one has ended. */
+	proc_start(&new, (struct proc_opts){ .own_parent = true });
+	assert_int_equal(tell(&new, (struct order){ .verb = ATTACH }), -EBUSY);
+	assert_non_null(strstr(new.last.text, "its newest step is 2, marked "));
+	proc_kill(&new);
+	/* What belongs together by its numbers takes over. */
 	procs_start(&new, 1,
-		    (struct proc_opts){ .own_parent = true, .guard = CKPT_FINISH, .words = 8192 });
+		    (struct proc_opts){ .generation = 60, .guard = CKPT_FINISH, .words = 8192 });
 	for (uint32_t i = 0; i < 2; i++)
 		assert_soon(snap(&old[i], step++, 0) == -ESTALE);
 	good(&new, restore(&new, CKPT_LATEST, 0));

@@ -161,8 +161,9 @@ static void raw_declaration(struct raw *r, uint32_t ntensor, void **ret, uint64_
 static void raw_open(struct raw *r, const char *job, uint32_t rank, uint32_t world,
 		     uint32_t ntensor)
 {
+	static uint64_t generation = 1000; /* the process of the ranks before lives */
 	struct wire_hello h = {
-		.rank = rank, .world = world, .nslot = 2, .generation = 0, .launch = 99 + world
+		.rank = rank, .world = world, .nslot = 2, .generation = generation += rank == 0
 	};
 	struct wire_declare decl = { .epoch = 1 };
 	struct wire_sealed sealed;

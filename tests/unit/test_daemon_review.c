@@ -221,7 +221,9 @@ TEST(a_request_that_is_under_way_when_its_launch_ends_harms_nobody)
 		atomic_store(&faults->hold, 1);
 		bid(&old, (struct order){ .verb = STEPS });
 		assert_soon(atomic_load(&faults->held));
-		procs_start(&new, 1, (struct proc_opts){ .own_parent = true, .fresh = true });
+		procs_start(&new, 1,
+			    (struct proc_opts){ .generation = 70u * (1 + (uint32_t)again),
+						.fresh = true });
 		atomic_store(&faults->hold, 0);
 		(void)hear(&old);
 		assert_soon(snap(&old, 1, 0) == -ESTALE);

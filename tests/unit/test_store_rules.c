@@ -143,6 +143,40 @@ TEST(a_claim_that_is_overtaken_while_it_is_made_does_not_stand)
 	store_close(rival);
 }
 
+/* --- the claim of a first mark --- */
+static void rival_saves(void)
+{
+	assert_int_equal(try_save(rival, 20, 2, 10), 0);
+}
+
+/* It restored a step, and another one was committed behind that: before it looks, or between its
+ * look and its claim. The other launch keeps the job. */
+TEST(a_first_mark_takes_nothing_if_a_step_was_committed_since_it_restored)
+{
+	for (int meanwhile = 0; meanwhile < 2; meanwhile++) {
+		uint64_t generation = 0;
+
+		AFRESH();
+		rival = opened(&io_ops_posix);
+		(void)claimed(rival, 0, false);
+		assert_int_equal(try_save(rival, 10, 1, UINT64_MAX), 0);
+		if (meanwhile)
+			moment.before_claim = rival_saves;
+		else
+			rival_saves();
+		assert_int_equal(store_claim_first(s, 1, &generation, &err), -ESTALE);
+		assert_non_null(strstr(err.msg, "launch 1 has committed step 20"));
+		assert_int_equal(generation, 0);
+		assert_int_equal(store_claim_check(rival, &err), 0);
+		assert_int_equal(try_save(rival, 30, 3, 20), 0);
+		/* It has restored that one. */
+		assert_int_equal(store_claim_first(s, 3, &generation, &err), 0);
+		assert_int_equal(generation, 2);
+		assert_int_equal(store_claim_check(rival, &err), -ESTALE);
+		store_close(rival);
+	}
+}
+
 static void rival_claims_always(void)
 {
 	rival_claims();

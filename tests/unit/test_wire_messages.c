@@ -26,7 +26,8 @@ static const struct {
 	{ WIRE_DRAIN, sizeof(struct wire_drain), 0 },
 	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
 	{ WIRE_FRESH, sizeof(struct wire_plain), 0 }, { WIRE_LAND, sizeof(struct wire_land), 0 },
-	{ WIRE_LIST, sizeof(struct wire_list), 0 }, { WIRE_SEED, sizeof(struct wire_seed), 1 });
+	{ WIRE_LIST, sizeof(struct wire_list), 0 }, { WIRE_SEED, sizeof(struct wire_seed), 1 },
+	{ WIRE_CLAIM, sizeof(struct wire_plain), 0 });
 
 TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
@@ -48,7 +49,7 @@ TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 						 good ? 0 : -EPROTO);
 				passed += good;
 			}
-		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_SEED);
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_CLAIM);
 	}
 	head->type = UINT16_MAX;
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_plain), 0), -EPROTO);
