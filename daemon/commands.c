@@ -261,7 +261,8 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		to->launch = state[l->state];
 		to->world = l->world;
 		to->nslot = l->nslot;
-		to->lost = l->nlost;
+		to->lost = l->ndied;
+		to->lost_wall_ns = l->died_wall_ns;
 		to->attached = launch_attached(l);
 	}
 	to->free_mib = j->space.known ? 1 + mib_of(j->space.free_bytes) : 0;
@@ -272,6 +273,7 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		to->skipped += to->skipped_by[i];
 	put_memory(j, to);
 	put_average_memory(j, to);
+	keep_put(j, to);
 }
 
 static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t generation)

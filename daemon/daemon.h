@@ -23,9 +23,13 @@ struct daemon_opts {
 	uint64_t drain_ns;
 	uint32_t copy_threads; /* 0: min(4, cores - 1), at least 1 */
 	enum io_engine engine;
-	/* which steps stay, of every job; none: all of them. After each commit the others are
-	 * removed, when every byte of the newest has been read back and was right */
+	/* which steps stay, of every job that has no policy of its own (store/store_policy.h); none:
+	 * all of them. After each commit the others are removed, but for the newest step of which
+	 * every byte was read back and was right */
 	struct retain_policy policy;
+	/* A step is read back when none has been for so long (0: 10 minutes), and so many were
+	 * committed since (0: 10), while nothing is written to the device */
+	uint64_t verify_ns, verify_steps;
 	/* Of each of the two windows through which a rank's own memory is restored, at least 128
 	 * KiB; 0: 64 MiB */
 	uint64_t landing_bytes;

@@ -12,6 +12,9 @@
 #include <stdio.h>
 
 #define VERIFY_BYTES (64 * MIB) /* of buffers: the trainer needs the memory more */
+/* From one step that is read back to the next: both. */
+#define VERIFY_NS (600 * NS_PER_S)
+#define VERIFY_STEPS 10
 #define LOOK_NS (10 * NS_PER_S) /* from one look at the free space to the next */
 
 /* The time of day, but never further on than this process has lived since it first asked: a clock
@@ -103,20 +106,151 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 	free(step);
 }
 
+/* --- which policy --- */
+/* The job's own, or, if it has none, that of the options: then the state is NONE all the same. */
+static void policy_find(const struct daemon *d, const struct store *s, struct store_policy *ret)
+{
+	store_policy_read(s, ret);
+	if (ret->state == STORE_POLICY_NONE)
+		ret->rules = d->opts.policy;
+}
+
+static void policy_log(const struct job *j, const struct store_policy *p)
+{
+	char rules[RETAIN_TEXT_MAX];
+
+	retain_print(&p->rules, rules, sizeof rules);
+	if (p->state == STORE_POLICY_UNREAD)
+		job_log(j, LOG_WARNING, "keep",
+			": its policy cannot be read, so every step is kept: %s", p->why);
+	else if (p->state == STORE_POLICY_SET)
+		job_log(j, LOG_NOTICE, "keep", ": its policy %s%s, set by %s",
+			retain_is_policy(&p->rules) ? "keeps " : "keeps every step", rules, p->by);
+	else if (j->policy.state == STORE_POLICY_SET)
+		job_log(j, LOG_NOTICE, "keep",
+			": it has no policy any more; the options of this ckptd keep %s",
+			retain_is_policy(&p->rules) ? rules : "every step");
+}
+
+/* What a task has read. True: it is another one than the one before. */
+static bool policy_note(struct job *j, const struct place *from, const struct store_policy *p)
+{
+	bool other = !j->policy_known || j->policy.state != p->state ||
+		     j->policy.number != p->number || strcmp(j->policy.why, p->why) != 0;
+	bool changed = other && j->policy_known;
+
+	if (from != j->place)
+		return false;
+	if (other)
+		policy_log(j, p);
+	j->policy = *p;
+	j->policy_known = true;
+	j->policy_ns = now_ns();
+	return changed;
+}
+
+void keep_forget(struct job *j)
+{
+	j->policy_known = false;
+	j->policy = (struct store_policy){ 0 };
+}
+
+void keep_put(const struct job *j, struct wire_report_job *to)
+{
+	static const uint32_t from[] = { [STORE_POLICY_NONE] = WIRE_POLICY_NONE,
+					 [STORE_POLICY_SET] = WIRE_POLICY_JOB,
+					 [STORE_POLICY_UNREAD] = WIRE_POLICY_UNREAD };
+	const struct store_policy *p = &j->policy;
+
+	if (!j->policy_known)
+		return;
+	to->policy_from = from[p->state];
+	if (p->state == STORE_POLICY_NONE && retain_is_policy(&p->rules))
+		to->policy_from = WIRE_POLICY_OPTIONS;
+	to->policy_wall_ns = p->set_ns;
+	if (retain_is_policy(&p->rules))
+		retain_print(&p->rules, to->policy, sizeof to->policy);
+	snprintf(to->policy_by, sizeof to->policy_by, "%s",
+		 p->state == STORE_POLICY_UNREAD ? p->why : p->by);
+}
+
+struct setting {
+	struct task task;
+	struct session *s;   /* busy */
+	struct job *job;     /* keeping: not freed */
+	struct place *place; /* reference */
+	struct retain_policy rules;
+	struct store_policy now;
+	int rc;
+	struct ckpt_err err;
+};
+
+static void setting_run(struct task *t)
+{
+	struct setting *x = (struct setting *)t;
+
+	x->rc = store_policy_set(x->place->store, &x->rules, "attach", &x->now, &x->err);
+}
+
+static void setting_done(struct task *t)
+{
+	struct setting *x = (struct setting *)t;
+	struct session *s = x->s;
+
+	x->job->keeping--;
+	if (x->rc == 0) {
+		(void)policy_note(x->job, x->place, &x->now);
+		session_ok(s);
+	} else {
+		job_error(x->job, 0, x->err.msg);
+		session_refuse(s, x->rc, x->err.msg);
+	}
+	place_unref(x->place);
+	free(x);
+	session_unbusy(s);
+}
+
+void keep_set(struct session *s, const struct wire_keep *m)
+{
+	struct retain_policy rules = { 0 };
+	struct ckpt_err err = { 0 };
+	struct setting *x = NULL;
+
+	if (retain_lines(&rules, m->rules, &err) < 0) {
+		session_refuse(s, err.code == -EOPNOTSUPP ? -EPROTO : err.code, err.msg);
+		return;
+	}
+	x = calloc(1, sizeof *x);
+	if (!x) {
+		session_refuse(s, -ENOMEM, "ckptd has no memory for a policy");
+		return;
+	}
+	*x = (struct setting){
+		.s = s, .job = s->launch->job, .place = place_ref(s->launch->place), .rules = rules
+	};
+	x->job->keeping++;
+	session_busy(s);
+	device_task(x->place->device, LANE_ASK, &x->task, setting_run, setting_done);
+}
+
 /* --- removing --- */
 struct pruning {
 	struct daemon *d;
 	const char *job;
 	uint32_t stops_max; /* it goes on until the daemon had more orders to stop than this */
+	/* NULL, or ends when a step is written there */
+	const struct device *device;
+	bool yields, verified; /* yields: it has; verified: a step was read back */
 };
 
 static int verify_tick(void *arg, uint64_t done)
 {
-	const struct pruning *x = arg;
+	struct pruning *x = arg;
 
 	(void)done;
 	worker_sign(worker_me());
-	return load_relaxed(&x->d->stops) > x->stops_max;
+	x->yields = x->device && load_relaxed(&x->device->writes) > 0 && !MUTANT(VERIFY_STAYS);
+	return x->yields || load_relaxed(&x->d->stops) > x->stops_max;
 }
 
 /* Every byte, and from the device where the file system lets us: what is only in the page cache is
@@ -137,6 +271,7 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 	e.tick = verify_tick;
 	e.arg = x;
 	rc = engine_check(&e, &check, &got, err);
+	x->verified |= rc != -ECANCELED;
 	if (rc == 0)
 		log_line(&x->d->opts.log, LOG_INFO,
 			 "keep: job %s step %" PRIu64 " read back and verified: %" PRIu64
@@ -160,17 +295,19 @@ static void row_log(void *arg, const struct store_step *st, const struct retain_
 			 x->job, st->step, row->reason);
 }
 
-static int policy_apply(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_t stops_max,
-			struct prune_result *ret, struct ckpt_err *err)
+/* lean: reads a step back only if none is verified. */
+static int policy_apply(struct pruning *x, struct store *s, const struct retain_policy *policy,
+			uint64_t free_bytes, bool lean, struct prune_result *ret,
+			struct ckpt_err *err)
 {
-	struct pruning x = { .d = d, .job = s->job, .stops_max = stops_max };
-	const struct prune_opts o = { .policy = &d->opts.policy,
+	const struct prune_opts o = { .policy = policy,
 				      .now_ns = steady_wall_ns(),
 				      .free_bytes = free_bytes,
 				      .set_aside = free_bytes != 0 && !MUTANT(ROOM_FROM_THE_LINE),
+				      .lean = lean,
 				      .verify = verify_step,
 				      .row = row_log,
-				      .arg = &x };
+				      .arg = x };
 
 	return store_prune(s, &o, ret, err);
 }
@@ -179,6 +316,10 @@ struct prune {
 	struct task task;
 	struct job *job;     /* keeping: not freed */
 	struct place *place; /* reference */
+	struct store_policy policy;
+	struct pruning by;
+	bool due;	     /* a step is to be read back */
+	uint64_t unverified; /* of the job when this began */
 	struct prune_result got;
 	int rc;
 	struct ckpt_err err;
@@ -191,18 +332,53 @@ static void prune_run(struct task *t)
 	if (atomic_load(&x->job->d->stops))
 		x->rc = ckpt_error(&x->err, -ECANCELED, "ckptd stops");
 	else
-		x->rc = policy_apply(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
+		policy_find(x->job->d, x->place->store, &x->policy);
+	if (x->rc || !retain_is_policy(&x->policy.rules))
+		return;
+	x->by.device = x->due ? x->place->device : NULL;
+	x->rc = policy_apply(&x->by, x->place->store, &x->policy.rules, 0, !x->due, &x->got,
+			     &x->err);
+	if (x->rc == -ECANCELED && x->by.yields) { /* later; what may go without it goes now */
+		x->by.device = NULL;
+		x->rc = policy_apply(&x->by, x->place->store, &x->policy.rules, 0, true, &x->got,
+				     &x->err);
+	}
 }
+
+static void prune_log(const struct prune *x)
+{
+	const struct prune_result *got = &x->got;
+	char buf[32];
+
+	if (x->rc < 0)
+		job_log(x->job, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING, "keep",
+			": older steps stay until the next commit: %s", x->err.msg);
+	else if (retain_is_policy(&x->policy.rules))
+		job_log(x->job,
+			got->failed || got->unverified ? LOG_WARNING
+			: got->busy		       ? LOG_INFO
+						       : LOG_DEBUG,
+			"keep",
+			": %u steps removed, %s freed; %u stay, %u of them being read, "
+			"%u could not be removed%s",
+			got->removed, keep_human(got->freed, buf), got->kept, got->busy,
+			got->failed, got->unverified ? "; no newer step is verified" : "");
+}
+
+static void keep_after(struct job *j);
 
 static void prune_done(struct task *t)
 {
 	struct prune *x = (struct prune *)t;
 	struct job *j = x->job;
-	char buf[32];
 
 	j->keeping--;
 	j->pruning = false;
 	j->space.looked_ns = 0;
+	if (x->by.verified || (x->due && !x->by.yields && retain_is_policy(&x->policy.rules))) {
+		j->verified_ns = now_ns();
+		j->unverified -= x->unverified;
+	}
 	if (x->got.quarantined) {
 		char text[192];
 
@@ -221,19 +397,9 @@ static void prune_done(struct task *t)
 		job_error(j, 0, text);
 		job_log(j, LOG_ERROR, "keep", ": %s", text);
 	}
-	if (x->rc < 0)
-		job_log(j, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING, "keep",
-			": older steps stay until the next commit: %s", x->err.msg);
-	else
-		job_log(j,
-			x->got.failed || x->got.unverified ? LOG_WARNING
-			: x->got.busy			   ? LOG_INFO
-							   : LOG_DEBUG,
-			"keep",
-			": %u steps removed, %s freed; %u stay, %u of them being read, "
-			"%u could not be removed%s",
-			x->got.removed, keep_human(x->got.freed, buf), x->got.kept, x->got.busy,
-			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
+	if (x->rc != -ECANCELED)
+		(void)policy_note(j, x->place, &x->policy);
+	prune_log(x);
 	place_unref(x->place);
 	free(x);
 	if (j->prune_again) {
@@ -242,26 +408,49 @@ static void prune_done(struct task *t)
 	}
 }
 
+/* Is it time to read a step back, and is the device free for it? */
+static bool verify_is_due(const struct job *j, uint64_t now)
+{
+	const struct daemon_opts *o = &j->d->opts;
+	uint64_t ns = o->verify_ns ? o->verify_ns : VERIFY_NS,
+		 steps = o->verify_steps ? o->verify_steps : VERIFY_STEPS;
+
+	return (j->unverified >= steps &&
+		elapsed_ns(MAX(j->verified_ns, j->d->began_ns), now) >= ns &&
+		atomic_load(&j->place->device->writes) == 0) ||
+	       MUTANT(VERIFY_EACH);
+}
+
 static void prune_start(struct job *j)
 {
 	struct prune *x = calloc(1, sizeof *x);
 
 	if (!x)
 		return; /* the next commit asks again */
-	*x = (struct prune){ .job = j, .place = place_ref(j->place) };
+	*x = (struct prune){ .job = j,
+			     .place = place_ref(j->place),
+			     .due = verify_is_due(j, now_ns()),
+			     .unverified = j->unverified };
+	x->by = (struct pruning){ .d = j->d, .job = x->place->store->job };
 	j->keeping++;
 	j->pruning = true;
 	device_task(x->place->device, LANE_KEEP, &x->task, prune_run, prune_done);
 }
 
-void keep_after(struct job *j)
+static void keep_after(struct job *j)
 {
-	if (!retain_is_policy(&j->d->opts.policy) || atomic_load(&j->d->stops))
+	if (atomic_load(&j->d->stops) || !j->place)
 		return;
 	if (j->pruning)
 		j->prune_again = true; /* once at the end is enough for all that come meanwhile */
 	else
 		prune_start(j);
+}
+
+void keep_committed(struct job *j)
+{
+	j->unverified++;
+	keep_after(j);
 }
 
 /* --- space --- */
@@ -317,10 +506,13 @@ uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 {
 	struct prune_result got = { 0 };
 	struct ckpt_err err = { 0 };
+	struct pruning x = { .d = d, .job = s->job, .stops_max = 1 };
+	struct store_policy policy;
 
-	if (!retain_is_policy(&d->opts.policy))
+	policy_find(d, s, &policy);
+	if (!retain_is_policy(&policy.rules))
 		return 0;
-	if (policy_apply(d, s, bytes, 1, &got, &err) < 0)
+	if (policy_apply(&x, s, &policy.rules, bytes, false, &got, &err) < 0)
 		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no space could be made: %s",
 			 s->job, err.msg);
 	return got.freed;
@@ -359,6 +551,8 @@ struct look {
 	struct task task;
 	struct job *job;     /* looking: not freed */
 	struct place *place; /* reference */
+	bool read;	     /* the policy, too */
+	struct store_policy policy;
 	struct io_space space;
 	int rc;
 };
@@ -369,6 +563,8 @@ static void look_run(struct task *t)
 	const struct io_ops *ops = x->job->d->opts.ops;
 
 	x->rc = ops->space(ops->ctx, x->place->store->job_fd, &x->space);
+	if (x->read)
+		policy_find(x->job->d, x->place->store, &x->policy);
 }
 
 static void look_done(struct task *t)
@@ -379,6 +575,8 @@ static void look_done(struct task *t)
 	x->job->keeping--;
 	x->job->space.known = known;
 	x->job->space.free_bytes = known ? x->space.free_bytes : 0;
+	if (x->read && policy_note(x->job, x->place, &x->policy))
+		keep_after(x->job); /* it is obeyed from now on */
 	place_unref(x->place);
 	free(x);
 }
@@ -390,7 +588,9 @@ static void look_start(struct job *j, uint64_t now)
 	j->space.looked_ns = now;
 	if (!x)
 		return;
-	*x = (struct look){ .job = j, .place = place_ref(j->place) };
+	*x = (struct look){ .job = j,
+			    .place = place_ref(j->place),
+			    .read = !j->policy_known || elapsed_ns(j->policy_ns, now) > LOOK_NS };
 	j->keeping++;
 	device_task(x->place->device, LANE_KEEP, &x->task, look_run, look_done);
 }
@@ -399,6 +599,10 @@ void keep_tick(struct job *j, uint64_t now)
 {
 	if (j->launch && j->launch->state == LAUNCH_ENDED && job_idle(j))
 		launch_let_go(j->launch); /* nothing of it will be committed any more */
+	/* The device was not free for it after the commit. */
+	if (j->place && !j->pruning && !j->d->drain_until && j->unverified &&
+	    retain_is_policy(&j->policy.rules) && verify_is_due(j, now))
+		prune_start(j);
 	if (j->place && !j->keeping && !j->d->drain_until && j->launch &&
 	    j->launch->state != LAUNCH_ENDED &&
 	    (!j->space.looked_ns || elapsed_ns(j->space.looked_ns, now) > LOOK_NS))

@@ -503,6 +503,7 @@ static void claim_place(struct claim *c)
 	j->device = p->device;
 	j->device->refs++;
 	j->space = (struct space){ 0 };
+	keep_forget(j);
 }
 
 /* The launch does not restore what memory holds for another directory: the log says how to keep
@@ -1590,6 +1591,10 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	l->nlost++;
 	m->lost = dead;
 	m->left = !dead;
+	if (dead) {
+		l->ndied++;
+		l->died_wall_ns = wall_ns();
+	}
 	snprintf(text, sizeof text, "rank %u %s: start all ranks of the job again", m->rank,
 		 dead ? "has ended" : "has detached");
 	launch_judge(l, -ECONNRESET, text);
@@ -1597,8 +1602,9 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
 	attached = launch_attached(l);
-	job_log(l->job, LOG_INFO, "launch", ": rank %u %s, %u of %u left", m->rank,
-		dead ? "has ended" : "detached", attached, l->world);
+	job_log(l->job, dead && l == l->job->launch ? LOG_WARNING : LOG_INFO, "launch",
+		": rank %u %s, %u of %u left", m->rank,
+		dead ? "has died (it ended and had not detached)" : "detached", attached, l->world);
 	holder_answer(l);
 	restore_try(l);
 	if (attached == 0) {

@@ -926,6 +926,7 @@ static void persist_end(struct persist *p)
 	free(p->has);
 	free(p->part);
 	free(p->file);
+	atomic_fetch_sub(&p->place->device->writes, 1);
 	place_unref(p->place);
 	free(p);
 }
@@ -1016,7 +1017,7 @@ static void commit_done(struct task *t)
 		j->space.need_bytes = space_needed(p);
 	persist_over(p);
 	if (kept)
-		keep_after(j);
+		keep_committed(j);
 }
 
 static void persist_discard(struct persist *p)
@@ -1103,6 +1104,7 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 		return NULL;
 	p->snap = s;
 	p->place = place_ref(place);
+	atomic_fetch_add(&place->device->writes, 1);
 	p->store = place->store;
 	p->d = s->job->d;
 	p->base = s->base;

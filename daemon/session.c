@@ -429,6 +429,9 @@ static void message_handle(struct session *s, const void *msg, int *fd)
 	case WIRE_SEED:
 		on_seed(s, msg, fd);
 		break;
+	case WIRE_KEEP:
+		keep_set(s, msg);
+		break;
 	case WIRE_DECLARE:
 		/* What no part could hold is not even hashed: others wait for the same threads. */
 		if (((const struct wire_declare *)msg)->bytes > NATIVE_META_BYTES_MAX)

@@ -23,6 +23,7 @@
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/label.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/store/store_policy.h"
 #include "ckpt/table/names.h"
 #include "daemon/const_file.h"
 #include "daemon/daemon.h"
@@ -78,6 +79,7 @@ struct device {
 	uint32_t refs;
 	char name[64];		 /* "/dev/nvme0n1p2 (ext4)"; "": not known */
 	struct pool lane[LANES]; /* threads start with the first task */
+	_Atomic uint32_t writes; /* steps that are being written to it */
 	struct device *next;
 };
 /* A reference to the device of the open directory fd; NULL: no memory. It touches no file
@@ -478,10 +480,15 @@ struct job {
 	} * bad;
 	uint32_t nbad;
 	struct space space;
+	struct store_policy policy; /* of `place`, as a task has read it last (keep.c) */
+	bool policy_known;
+	uint64_t policy_ns;   /* when it was read */
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
 	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
+	/* Since this ckptd has read a step back: when, and how many steps were committed (keep.c) */
+	uint64_t verified_ns, unverified;
 	struct job *next;
 };
 
@@ -549,8 +556,10 @@ struct launch {
 	bool awaits;	       /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
-	struct lineage_known known; /* the task's that commits */
-	uint32_t world, epoch, nattached, nlost;
+	struct lineage_known known;		 /* the task's that commits */
+	uint32_t world, epoch, nattached, nlost; /* nlost: have ended, or detached */
+	uint32_t ndied;				 /* of these: ended, and had not detached */
+	uint64_t died_wall_ns;			 /* the last of them */
 	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
 	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it
 	 * mapped by then, and it takes no memory before that is decided for all of them alike. */
@@ -889,8 +898,14 @@ const char *keep_human(uint64_t bytes, char *buf);
 /* Logs the kind of file system that the store is on. Worker. */
 void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
-/* A step was committed in the job's place: removes the steps that the policy does not keep. */
-void keep_after(struct job *j);
+/* A step was committed in the job's place: removes the steps that the policy does not keep. The
+ * policy is that of the job (store/store_policy.h), or, if it has none, that of this ckptd. */
+void keep_committed(struct job *j);
+/* The launch has another place: nothing is known of its policy. */
+void keep_forget(struct job *j);
+/* KEEP of a rank: sets the job's policy, and answers. */
+void keep_set(struct session *s, const struct wire_keep *m);
+void keep_put(const struct job *j, struct wire_report_job *to);
 /* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
  * -ENOSPC and a sentence. It writes nothing. Worker. */
 int keep_space(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,

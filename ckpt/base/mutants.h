@@ -156,6 +156,13 @@
 	X(READERS_NOT_LOCKED, store, "a step that is being read is not removed") \
 	X(LOCKED_NAME_UNCHECKED, store, "what was locked is what the name leads to") \
 	X(LINE_NOT_LOCKED, store, "nothing is removed while a job goes back") \
+	X(POLICY_KEY_IGNORED, store, "a policy with a rule of a newer version keeps every step") \
+	X(POLICY_OF_ANOTHER_USER, store, "a policy that another user has written counts for nothing") \
+	X(POLICY_UNREAD_IS_NONE, store, "a policy that cannot be read keeps every step") \
+	X(POLICY_NOT_SYNCED, store, "a policy is durable before it is in force") \
+	X(VERIFIED_PRUNED, store, "the newest verified step stays") \
+	X(VERIFY_EACH, daemon, "not every step is read back") \
+	X(VERIFY_STAYS, daemon, "nothing is read back while a step is written") \
 	X(HELD_PRUNED, store, "a policy keeps what somebody holds") \
 	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \

@@ -125,6 +125,10 @@ enum cli_option_id {
 	OPT_KEEP_EVERY,
 	OPT_KEEP_WITHIN,
 	OPT_KEEP_BEST,
+	OPT_LAST, /* as KEEP_LAST, of ckptctl keep */
+	OPT_EVERY,
+	OPT_WITHIN,
+	OPT_BEST,
 	OPT_FREE,
 	OPT_BAD,
 	OPT_SET_ASIDE,
@@ -217,7 +221,7 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
-	verb_doctor, verb_drain, verb_ema, verb_forget, verb_help, verb_hold, verb_layout, verb_ls,
+	verb_doctor, verb_drain, verb_ema, verb_forget, verb_help, verb_hold, verb_keep, verb_layout, verb_ls,
 	verb_man, verb_plan, verb_prune, verb_release, verb_repair, verb_export, verb_rewind,
 	verb_rm, verb_show, verb_stats, verb_status, verb_tag, verb_trigger, verb_verify,
 	verb_version, verb_wait;

@@ -115,3 +115,16 @@ void daemon_ask_pause(uint64_t ns)
 	if (!cli_stopped())
 		(void)nanosleep(&t, NULL);
 }
+
+uint32_t daemon_ask_serves(const struct control *k, const char *job_path)
+{
+	const struct wire_report *r = &k->report;
+	char path[sizeof r->job->store + sizeof r->job->name + 1];
+
+	for (uint32_t i = 0; r->head && i < r->head->njob; i++) {
+		snprintf(path, sizeof path, "%s/%s", r->job[i].store, r->job[i].name);
+		if (r->job[i].store[0] && !strcmp(path, job_path))
+			return i;
+	}
+	return UINT32_MAX;
+}

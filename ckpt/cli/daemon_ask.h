@@ -31,6 +31,8 @@ int daemon_ask_open(struct control *k, struct cli *c, uint64_t until, struct ckp
 /* Prints a failure of daemon_ask_open or control_call, and how to start a daemon. Returns the exit
  * code. */
 int daemon_ask_fail(struct cli *c, const struct control *k, int rc, const struct ckpt_err *err);
+/* The report's job that writes to this directory, an absolute path; UINT32_MAX: none. */
+uint32_t daemon_ask_serves(const struct control *k, const char *job_path);
 /* The argument of --timeout as a moment of CLOCK_MONOTONIC; 0: not given. -EINVAL. */
 int daemon_ask_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err);
 /* Sleeps, unless the process is asked to stop. */

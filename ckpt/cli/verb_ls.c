@@ -13,6 +13,7 @@
 #include "ckpt/cli/leftovers.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/labels.h"
+#include "ckpt/cli/policy_show.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 
@@ -41,6 +42,7 @@ struct ls_job {
 	uint64_t aside_bytes;
 	struct store_step aside; /* dir "": none can */
 	bool aside_alone;	 /* no other step has its number */
+	struct store_policy policy;
 };
 
 struct ls {
@@ -259,6 +261,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			 "%s holds the steps of job %s: it was renamed or copied; ckptctl adopt %s "
 			 "makes it job %s's",
 			 abs_path, home, abs_path, job);
+	store_policy_read(&s, &j.policy);
 	line_keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
@@ -280,18 +283,9 @@ static void ask_daemon(struct ls *l)
 		control_close(&l->k);
 }
 
-/* The report's job that writes to this directory; UINT32_MAX: none. */
 static uint32_t served_as(const struct ls *l, const struct ls_job *j)
 {
-	const struct wire_report *r = &l->k.report;
-	char path[sizeof r->job->store + sizeof r->job->name + 1];
-
-	for (uint32_t i = 0; r->head && i < r->head->njob; i++) {
-		snprintf(path, sizeof path, "%s/%s", r->job[i].store, r->job[i].name);
-		if (r->job[i].store[0] && !strcmp(path, j->path))
-			return i;
-	}
-	return UINT32_MAX;
+	return daemon_ask_serves(&l->k, j->path);
 }
 
 static bool is_same(const struct ls_row *x, const struct wire_report_step *m)
@@ -764,6 +758,41 @@ static void asides_put(struct ls *l)
 	output_close(o);
 }
 
+static void policy_of(const struct ls *l, const struct ls_job *j, struct policy_shown *ret)
+{
+	uint32_t job = served_as(l, j);
+
+	policy_shown_of(&j->policy, job == UINT32_MAX ? NULL : &l->k.report.job[job], ret);
+}
+
+static void policies_put(struct ls *l)
+{
+	struct output *o = l->c->o;
+	struct policy_shown p;
+
+	output_list(o, "policies", NULL, 0);
+	for (uint32_t i = 0; i < l->njob && o->machine; i++) {
+		policy_of(l, &l->job[i], &p);
+		output_row(o);
+		output_key(o, "job", cell_text(l->job[i].job));
+		policy_put(o, &p);
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* "demo keeps --keep-last 3; set by ..." */
+static void policy_say(struct ls *l, const struct ls_job *j)
+{
+	struct policy_shown p;
+	char words[POLICY_WORDS];
+
+	policy_of(l, j, &p);
+	if (p.from != WIRE_POLICY_NONE)
+		cli_say(l->c, p.from == WIRE_POLICY_UNREAD ? STYLE_WARN : STYLE_DIM, "%s keeps %s",
+			j->job, policy_words(&p, l->now_ns, words));
+}
+
 static void summary_say(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES], again[HUMAN_BYTES], once[HUMAN_BYTES + 64] = "";
@@ -784,6 +813,8 @@ static void summary_say(struct ls *l, const char *where)
 	else
 		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s%s", l->listed,
 			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes), once);
+	for (uint32_t i = 0; i < l->njob; i++)
+		policy_say(l, &l->job[i]);
 	for (uint32_t i = 0; i < l->njob; i++)
 		aside_say(l, &l->job[i]);
 	if (l->quarantined)
@@ -861,6 +892,7 @@ static int ls_run(struct cli *c)
 		steps_list(&l);
 		put_staged(&l);
 		asides_put(&l);
+		policies_put(&l);
 		reasons_say(&l);
 		summary_say(&l, where);
 		leftovers_print(&left, NULL);
@@ -898,7 +930,8 @@ const struct cli_verb verb_ls = {
 		"misplaced: it belongs to another job or has another number. newer: a newer version "
 		"wrote it. format 0.0: ckptd 0.1 wrote it, and reads it. ls does not read the data, nor all of MANIFEST: ckptctl verify does, and "
 		"with --data it reads every byte. PARENT is the step that the job had resumed from or "
-		"committed before. NOTE says which step latest is, the names of its holds and for how "
+		"committed before. If the job has a policy, ls says which steps it keeps, and who set "
+		"it (ckptctl keep). NOTE says which step latest is, the names of its holds and for how "
 		"long they last, its tags, and whether every byte of it was checked since it was "
 		"written. LOSS is the note of this name that the job gave with the step.\n"
 		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "

@@ -14,6 +14,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/labels.h"
+#include "ckpt/cli/policy_show.h"
 #include "ckpt/store/prune.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
@@ -348,23 +349,10 @@ static void plan_document(struct prune *p, bool shown)
 
 /* --- the verb --- */
 
-static int policy_options(struct cli *c, struct prune *p, struct ckpt_err *err)
+static int options_read(struct cli *c, struct prune *p, struct ckpt_err *err)
 {
-	static const struct {
-		enum cli_option_id id;
-		const char *name;
-	} keep[] = { { OPT_KEEP_LAST, "keep-last" },
-		     { OPT_KEEP_EVERY, "keep-every" },
-		     { OPT_KEEP_WITHIN, "keep-within" },
-		     { OPT_SET_ASIDE_FOR, "set-aside-for" } };
-	int rc = 0;
+	int rc = policy_options(c, &p->policy, err);
 
-	for (uint32_t i = 0; i < ARRAY_LEN(keep) && !rc; i++)
-		if (c->value[keep[i].id])
-			rc = retain_parse(&p->policy, keep[i].name, c->value[keep[i].id], err);
-	for (uint32_t i = 0; i < c->ngiven && !rc; i++)
-		if (c->given[i].id == OPT_KEEP_BEST)
-			rc = retain_parse(&p->policy, "keep-best", c->given[i].value, err);
 	if (!rc && c->value[OPT_FREE] &&
 	    (human_parse_bytes(c->value[OPT_FREE], &p->free_bytes) || !p->free_bytes))
 		rc = ckpt_error(err, -EINVAL, "--free=%.60s: it can be 500G, 2T",
@@ -480,7 +468,7 @@ static int prune_run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct prune p = { .c = c, .dry = c->value[OPT_DRY_RUN] };
 	struct ckpt_err err = { 0 };
-	int rc = policy_options(c, &p, &err), code = CLI_OK;
+	int rc = options_read(c, &p, &err), code = CLI_OK;
 	bool shown = true;
 
 	if (rc)

@@ -5,6 +5,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
+#include "ckpt/cli/policy_show.h"
 #include "ckpt/layout/human.h"
 #include <stdarg.h>
 #include <sys/ioctl.h>
@@ -153,6 +154,16 @@ static bool has_drifted(const struct wire_report_job *j)
 	return j->drift[0] != 0;
 }
 
+static bool is_unread(const struct wire_report_job *j)
+{
+	return j->policy_from == WIRE_POLICY_UNREAD;
+}
+
+static bool has_died(const struct wire_report_job *j)
+{
+	return j->lost > 0;
+}
+
 static bool any_trouble(const struct control *k, const char *job)
 {
 	const struct wire_report *r = &k->report;
@@ -162,7 +173,8 @@ static bool any_trouble(const struct control *k, const char *job)
 		    control_is_meant(k, job, r->average[i].job))
 			return true;
 	for (uint32_t i = 0; i < r->head->njob; i++)
-		if ((is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i])) &&
+		if ((is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i]) ||
+		     is_unread(&r->job[i]) || has_died(&r->job[i])) &&
 		    control_is_meant(k, job, i))
 			return true;
 	return false;
@@ -350,6 +362,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	const struct wire_report_job *j = &r->job[i];
 	struct stall stall = job_stall(r, i);
 	struct pace_of_job pace = job_pace(r, i);
+	struct policy_shown policy;
 
 	output_row(o);
 	output_key(o, "job", cell_text(j->name));
@@ -359,6 +372,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_key(o, "world_size", cell_number(j->world));
 	output_key(o, "attached_count", cell_number(j->attached));
 	output_key(o, "died_count", cell_number(j->lost));
+	output_key(o, "died_at", cell_of(CELL_TIME, j->lost_wall_ns));
 	output_key(o, "slot_count", cell_number(j->nslot));
 	put_step(o, "newest_step", j->newest);
 	put_span(o, "newest_age_s", elapsed_ns(pace.mark_ns, r->head->now_ns), pace.mark_ns);
@@ -407,6 +421,10 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_key(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
 	output_key(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
 	put_step(o, "step", j->error_step);
+	output_close(o);
+	output_object(o, "policy");
+	policy_shown_report(j, &policy);
+	policy_put(o, &policy);
 	output_close(o);
 	json_averages(o, r, i);
 	json_ranks(o, r, i);
@@ -513,6 +531,8 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 				: j->launch == WIRE_ENDED			   ? STYLE_DIM
 										   : STYLE_WARN;
 
+	char when[HUMAN_BYTES];
+
 	if (!j->world) {
 		text_label(
 			c, "ranks", STYLE_WARN, "%s",
@@ -525,6 +545,10 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 	}
 	text_label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached,
 		   j->world, launch_name[j->launch], (unsigned long long)j->generation);
+	if (has_died(j))
+		text_label(c, "", STYLE_BAD,
+			   "%u of %u died (ended, and had not detached), the last one %s", j->lost,
+			   j->world, human_ago(j->lost_wall_ns, r->head->wall_ns, when));
 	for (uint32_t i = 0, listed = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
 		const struct wire_report_rank *k = &r->rank[i];
 
@@ -537,15 +561,6 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 	}
 }
 
-/* "2m ago", "now" */
-static char *ago_print(uint64_t then, uint64_t now, char *buf)
-{
-	human_age(then, now, buf);
-	if (strcmp(buf, "now") && strcmp(buf, "-"))
-		strcat(buf, " ago");
-	return buf;
-}
-
 static void text_error(struct cli *c, const struct wire_report *r, const struct wire_report_job *j)
 {
 	char when[HUMAN_BYTES], step[HUMAN_BYTES] = "";
@@ -555,7 +570,7 @@ static void text_error(struct cli *c, const struct wire_report *r, const struct 
 	if (j->error_step && !strstr(j->error, "step ")) /* most say it themselves */
 		snprintf(step, sizeof step, ", step %llu", (unsigned long long)j->error_step - 1);
 	cli_mark(c, STYLE_BAD, "  last error      ", 18, "%s%s: %s",
-		 ago_print(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
+		 human_ago(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
 }
 
 /* "step 212, 0.4 s ago, 2.1 steps/s" */
@@ -569,7 +584,7 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 		return;
 	if (p.mark_ns) {
 		strcpy(when, ", ");
-		ago_print(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
+		human_ago(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
 	}
 	if (j->attached && p.steps > 0)
 		human_add(rate, sizeof rate, "", "%.3g steps/s", p.steps);
@@ -590,13 +605,13 @@ static void text_if_it_dies(struct cli *c, const struct wire_report *r, uint32_t
 	if (s)
 		snprintf(memory, sizeof memory, "memory holds step %llu (%s)",
 			 (unsigned long long)s->step,
-			 ago_print(control_wall(r, s->mark_ns), r->head->wall_ns, a));
+			 human_ago(control_wall(r, s->mark_ns), r->head->wall_ns, a));
 	else
 		snprintf(memory, sizeof memory, "memory holds no step");
 	if (j->last_committed)
 		snprintf(disk, sizeof disk, "disk step %llu (%s)",
 			 (unsigned long long)j->last_committed - 1,
-			 ago_print(j->last_committed_wall_ns, r->head->wall_ns, b));
+			 human_ago(j->last_committed_wall_ns, r->head->wall_ns, b));
 	else
 		snprintf(disk, sizeof disk, "disk none since ckptd began");
 	text_label(c, j->attached ? "if it dies now" : "what is left",
@@ -743,6 +758,16 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 	text_every(c, r, job);
 }
 
+static void text_policy(struct cli *c, const struct wire_report *r, const struct wire_report_job *j)
+{
+	struct policy_shown p;
+	char words[POLICY_WORDS];
+
+	policy_shown_report(j, &p);
+	text_label(c, "keeps", is_unread(j) ? STYLE_BAD : STYLE_PLAIN, "%s",
+		   policy_words(&p, r->head->wall_ns, words));
+}
+
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
@@ -776,6 +801,7 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 			   human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
 			   next_fits(j) ? "takes" : "needs",
 			   BYTES_TEXT((uint64_t)j->next_mib * MIB));
+	text_policy(c, r, j);
 	text_label(c, "snapshots", STYLE_PLAIN, "%s taken, %s skipped, %s torn",
 		   human_count(j->taken, a), COUNT_TEXT(j->skipped), COUNT_TEXT(j->torn));
 	if (j->last_committed)
@@ -994,7 +1020,8 @@ const struct cli_verb verb_status = {
 		"which survives the host, with their ages: this is what you have if the job dies now. "
 		"It also shows the job's ranks, its speed, the step that is being written, how long "
 		"ckptd held the trainer, how many snapshots were skipped and why, averages of the "
-		"weights and their health, errors, replicas that differ, and a disk that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
+		"weights and their health, errors, replicas that differ, a disk that hangs, which steps "
+		"the job keeps and who said so, and how many of its ranks have died. -w shows it every second until Ctrl-C. --json also has every rank and "
 		"the newest 64 steps.",
 	.example =
 		(const struct cli_example[]){
@@ -1012,8 +1039,8 @@ const struct cli_verb verb_status = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also if Ctrl-C ends -w); 2 the command is wrong; 3 the daemon cannot write the steps of a job, its replicas "
-		"differ, an average has NaN or cannot be right, or a disk hangs; 10 the daemon does not have what was chosen; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"0 (also if Ctrl-C ends -w); 2 the command is wrong; 3 the daemon cannot write the steps of a job, ranks of it have "
+		"died, its policy cannot be read, its replicas differ, an average has NaN or cannot be right, or a disk hangs; 10 the daemon does not have what was chosen; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,

@@ -79,6 +79,14 @@ char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
 	return buf;
 }
 
+char *human_ago(uint64_t then_ns, uint64_t now_ns, char *buf)
+{
+	human_age(then_ns, now_ns, buf);
+	if (strcmp(buf, "now") && strcmp(buf, "-"))
+		strcat(buf, " ago");
+	return buf;
+}
+
 char *human_span(uint64_t ns, char *buf)
 {
 	static const struct {

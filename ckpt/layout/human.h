@@ -13,6 +13,7 @@ char *human_count(uint64_t n, char *buf);     /* "1,203,200" */
 uint32_t human_digits(uint64_t n);	      /* of n in decimal */
 char *human_age(uint64_t then_ns, uint64_t now_ns,
 		char *buf); /* "now", "12s", "5m", "3h", "4d", "7w", "3y"; "-" for 0 */
+char *human_ago(uint64_t then_ns, uint64_t now_ns, char *buf); /* "2m ago", "now" */
 char *human_span(uint64_t ns, char *buf);      /* "85 us", "1.24 s", "2m 10s", "3h 5m", "4d 2h" */
 char *human_us(double us, char *buf);	       /* the same of a price; no fraction of a ns */
 char *human_time(uint64_t wall_ns, char *buf); /* local: "2026-11-02 10:11:12 CET" */

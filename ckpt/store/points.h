@@ -43,6 +43,9 @@
 	X(LABEL_DURABLE, "label-durable", "and so is its name")                              \
 	X(LABEL_GONE, "label-gone", "the file of a label is removed")                        \
 	X(LABEL_GONE_SYNCED, "label-gone-synced", "and durably so")                          \
+	X(POLICY_SYNCED, "policy-synced", "a job's policy is durable under another name")    \
+	X(POLICY_RENAMED, "policy-renamed", "it has its name, and is in force")              \
+	X(POLICY_DURABLE, "policy-durable", "and durably so")                                \
 	X(PRUNE_VERIFIED, "prune-verified", "the newest committed step is verified")         \
 	X(REMOVE_LOCKED, "remove-locked", "the step to remove is locked, without readers")   \
 	X(REMOVE_CHECKED, "remove-checked", "it has no hold, and a newer step is there")     \

@@ -2,7 +2,8 @@
 /*
  * prune.c - removal of steps: see prune.h. Called by the daemon and by ckptctl.
  * Invariant: a step loses its first file only when nobody reads it, nobody has held it, a newer
- * committed step that was verified is there, and the rename that took its name away is durable.
+ * committed step and one that was verified are there, and the rename that took its name away is
+ * durable.
  */
 #include "ckpt/store/prune.h"
 #include <fcntl.h>
@@ -246,6 +247,8 @@ struct pruning {
 	struct retain_row *row;
 	uint32_t n, nlabel;
 	uint32_t newest; /* n: none */
+	uint32_t
+		stays; /* the step that removals rely on: the newest, or an older one (lean); n: none */
 	struct keeper keeper;
 	struct file_links *links, own;
 };
@@ -363,6 +366,16 @@ static bool is_faulty(const struct pruning *p, struct store_step *st)
 	return true;
 }
 
+/* The newest verified one; if there is none, or it is not lean, the newest. */
+static uint32_t stays_find(const struct pruning *p)
+{
+	for (uint32_t i = p->newest; p->o->lean && i < p->n; i++)
+		if (p->step[i].state == STORE_COMMITTED &&
+		    is_verified(&p->step[i], p->label, p->nlabel))
+			return i;
+	return p->newest;
+}
+
 /* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
 static int rows_decide(struct pruning *p, uint32_t *ret)
 {
@@ -373,13 +386,16 @@ static int rows_decide(struct pruning *p, uint32_t *ret)
 	if (r)
 		return ckpt_error(p->err, r, "job %s: no memory to judge its steps", p->s->job);
 	p->newest = newest_committed(p->step, p->n);
+	p->stays = stays_find(p);
 	for (uint32_t i = 0; i < p->n; i++) {
 		row_ask(p, i);
 		if (!p->row[i].remove)
 			continue;
-		if (!MUTANT(PRUNED_NEWEST) &&
-		    (p->newest == p->n ||
-		     (!is_older(p->step, i, p->newest) && !is_aside(p, &p->step[i]))))
+		if (i == p->stays && p->stays != p->newest && !MUTANT(VERIFIED_PRUNED))
+			row_keep(p, i, "the newest that is verified");
+		else if (!MUTANT(PRUNED_NEWEST) &&
+			 (p->newest == p->n ||
+			  (!is_older(p->step, i, p->newest) && !is_aside(p, &p->step[i]))))
 			row_keep(p, i, "no newer step is committed");
 		else if (!p->o->bad && !is_aside(p, &p->step[i]) && is_faulty(p, &p->step[i]))
 			row_keep(p, i, "%s: %.120s", store_step_fault(&p->step[i]), p->step[i].why);
@@ -410,7 +426,7 @@ static int newest_fault(struct pruning *p, const struct store_step *st)
 /* 1: it is found damaged, and no longer what it was: decide again. */
 static int newest_verify(struct pruning *p)
 {
-	struct store_step *st = &p->step[p->newest];
+	struct store_step *st = &p->step[p->stays];
 	struct ckpt_err why = { .msg = "" };
 	int r = p->o->verify(p->o->arg, st, p->keeper.fd, &why);
 
@@ -440,14 +456,16 @@ static int newest_verify(struct pruning *p)
 	return 0;
 }
 
-/* 0: the newest committed step is locked and verified, or nothing is to go; 1: decide again. */
+/* 0: the step that stays is locked and verified, or nothing is to go; 1: decide again. */
 static int keeper_take(struct pruning *p)
 {
-	struct store_step *st = &p->step[p->newest];
+	struct store_step *st = &p->step[p->stays];
 	bool verified = is_verified(st, p->label, p->nlabel) || MUTANT(PRUNED_UNVERIFIED);
 	int r;
 
-	if (!p->o->bad && is_faulty(p, st))
+	if (!p->o->bad && is_faulty(p, &p->step[p->newest]))
+		return newest_fault(p, &p->step[p->newest]);
+	if (!p->o->bad && p->stays != p->newest && is_faulty(p, st))
 		return newest_fault(p, st);
 	if (!verified && !p->o->verify && !p->o->dry) {
 		p->ret->unverified = true;

@@ -19,9 +19,10 @@
  *	  beat (store_reading.c): so a step stays whose reader's lock is not seen. A reader that leaves none
  *	  (a mount that is read-only, a version before this one, a host that was stopped for ten minutes)
  *	  and whose lock is not seen either gets an error (ESTALE), never other bytes
- *	a step without a newer committed step (a higher seq) that is kept and verified. First the newest
- *	  committed step is verified, by its label, or now by the caller. It stays locked. Before each
- *	  removal the store checks that it is there and was not found damaged. To remove a step that was
+ *	a step without a newer committed step (a higher seq) that is kept, nor any while no committed step
+ *	  that is kept is verified: the newest one, which is verified by its label, or now by the caller;
+ *	  or (lean) the newest verified one. It stays locked. Before each removal the store checks that it
+ *	  is there and was not found damaged. To remove a step that was
  *	  set aside on request (set_aside, store_remove), any committed step is enough
  *	a step that is misplaced, or that a newer version wrote, in the line or set aside; only store_remove,
  *	  by its name, removes a step that an older version wrote (STORE_OLDER)
@@ -55,6 +56,9 @@ struct prune_opts {
 	/* Remove the steps that were set aside before all others, whatever the policy says of them,
 	 * except those that are held or tagged or could not be read */
 	bool set_aside;
+	/* Removals rely on the newest verified step, which stays, too, and none is read back as long as
+	 * there is one. false: they rely on the newest step, which is verified for it */
+	bool lean;
 	bool dry;	 /* decide and report, change nothing, verify nothing */
 	uint64_t now_ns; /* wall_ns() */
 	uint64_t

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * retain.c - which steps a policy keeps: see retain.h. Called by store_prune, and by ckptd and
- * ckptctl for their options.
+ * retain.c - which steps a policy keeps: see retain.h. Called by store_prune.
  * Invariant: a row that says remove has no rule that keeps it; what is not understood is kept.
  */
 #include "ckpt/store/retain.h"
@@ -10,167 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
-
-/* --- options --- */
-
-static const struct unit {
-	char letter;
-	uint64_t seconds;
-} units[] = { { 'w', 7 * 86400 }, { 'd', 86400 }, { 'h', 3600 }, { 'm', 60 }, { 's', 1 } };
-
-/* A number of at least 1 that fills the text up to `end`. */
-static bool number_parse(const char *text, const char *end, uint64_t max, uint64_t *ret)
-{
-	const char *p = text;
-
-	return store_take_decimal(&p, ret) && p == end && *ret > 0 && *ret <= max;
-}
-
-static bool within_parse(const char *value, uint64_t *ret)
-{
-	size_t n = strlen(value);
-	uint64_t count;
-
-	for (size_t i = 0; n > 1 && i < ARRAY_LEN(units); i++)
-		if (value[n - 1] == units[i].letter)
-			return number_parse(value, value + n - 1, UINT64_MAX, &count) &&
-			       ckpt_mul(count, units[i].seconds, &count) == 0 &&
-			       ckpt_mul(count, NS_PER_S, ret) == 0;
-	return false;
-}
-
-static bool best_parse(const char *value, struct retain_best *ret)
-{
-	size_t n = strcspn(value, ":");
-	const char *p = value + n;
-	uint64_t count = 1;
-
-	*ret = (struct retain_best){ .n = 1 };
-	if (n == 0 || n > RETAIN_KEY_MAX)
-		return false;
-	memcpy(ret->key, value, n);
-	if (!*p)
-		return true;
-	ret->max = strncmp(p, ":max", 4) == 0;
-	if (!ret->max && strncmp(p, ":min", 4) != 0)
-		return false;
-	p += 4;
-	if (*p && (*p != ':' || !number_parse(p + 1, p + strlen(p), UINT32_MAX, &count)))
-		return false;
-	ret->n = (uint32_t)count;
-	return true;
-}
-
-static int best_add(struct retain_policy *p, const struct retain_best *b, struct ckpt_err *err)
-{
-	uint32_t i = 0;
-
-	while (i < p->nbest && strcmp(p->best[i].key, b->key) != 0)
-		i++;
-	if (i == RETAIN_BEST_MAX)
-		return ckpt_error(err, -EINVAL, "keep-best %.80s: at most %d keys are possible",
-				  b->key, RETAIN_BEST_MAX);
-	p->best[i] = *b;
-	p->nbest = MAX(p->nbest, i + 1);
-	return 0;
-}
-
-int retain_parse(struct retain_policy *p, const char *option, const char *value,
-		 struct ckpt_err *err)
-{
-	const char *end = value + strlen(value);
-	struct retain_best best;
-	uint64_t n;
-
-	if (strcmp(option, "keep-last") == 0) {
-		if (!number_parse(value, end, UINT32_MAX, &n))
-			return ckpt_error(err, -EINVAL,
-					  "keep-last %.80s: give how many of the newest steps to "
-					  "keep, 1 or more",
-					  value);
-		p->keep_last = (uint32_t)n;
-		return 0;
-	}
-	if (strcmp(option, "keep-every") == 0) {
-		if (!number_parse(value, end, UINT64_MAX, &n))
-			return ckpt_error(err, -EINVAL,
-					  "keep-every %.80s: give a number of steps, as 5000: "
-					  "multiples of it are kept",
-					  value);
-		p->keep_every = n;
-		return 0;
-	}
-	if (strcmp(option, "keep-within") == 0) {
-		if (!within_parse(value, &n))
-			return ckpt_error(err, -EINVAL,
-					  "keep-within %.80s: give a time with its unit, as 90m, "
-					  "36h, 7d or 2w",
-					  value);
-		p->keep_within_ns = n;
-		return 0;
-	}
-	if (strcmp(option, "set-aside-for") == 0) {
-		if (!within_parse(value, &n))
-			return ckpt_error(err, -EINVAL,
-					  "set-aside-for %.80s: give a time with its unit, as "
-					  "90m, 36h, 7d or 2w",
-					  value);
-		p->set_aside_for_ns = n;
-		return 0;
-	}
-	if (strcmp(option, "keep-best") == 0) {
-		if (!best_parse(value, &best))
-			return ckpt_error(err, -EINVAL,
-					  "keep-best %.80s: give the key of a note, as loss, "
-					  "acc:max or loss:min:3 (at most %d bytes, no ':' in it)",
-					  value, RETAIN_KEY_MAX);
-		return best_add(p, &best, err);
-	}
-	return ckpt_error(err, -EINVAL,
-			  "%.80s is no rule: give keep-last, keep-every, keep-within, keep-best or "
-			  "set-aside-for",
-			  option);
-}
-
-bool retain_is_policy(const struct retain_policy *p)
-{
-	return p->keep_last || p->keep_every || p->keep_within_ns || p->nbest;
-}
-
-/* The largest unit that divides it. */
-static void within_print(uint64_t ns, char ret[32])
-{
-	uint64_t s = ns / NS_PER_S;
-	const struct unit *u = units;
-
-	while (s % u->seconds != 0) /* the last one is a second */
-		u++;
-	(void)snprintf(ret, 32, "%" PRIu64 "%c", s / u->seconds, u->letter);
-}
-
-void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
-{
-	struct text t = text_in(buf, bytes);
-	char within[32];
-
-	if (p->keep_last)
-		text_add(&t, " --keep-last %" PRIu32, p->keep_last);
-	if (p->keep_every)
-		text_add(&t, " --keep-every %" PRIu64, p->keep_every);
-	if (p->keep_within_ns) {
-		within_print(p->keep_within_ns, within);
-		text_add(&t, " --keep-within %s", within);
-	}
-	for (uint32_t i = 0; i < p->nbest; i++)
-		text_add(&t, " --keep-best %s:%s:%" PRIu32, p->best[i].key,
-			 p->best[i].max ? "max" : "min", p->best[i].n);
-	if (p->set_aside_for_ns) {
-		within_print(p->set_aside_for_ns, within);
-		text_add(&t, " --set-aside-for %s", within);
-	}
-	if (t.len)
-		memmove(buf, buf + 1, strlen(buf));
-}
 
 /* --- deciding --- */
 
@@ -362,7 +200,7 @@ static void aside_tell(const struct deciding *d, const struct store_step *st, st
 	if (st->state != STORE_SET_ASIDE || !retain_is_policy(d->p) || age >= stays || st->older ||
 	    MUTANT(SET_ASIDE_EARLY))
 		return;
-	within_print(stays, how_long);
+	retain_time_print(stays, how_long);
 	left_print(stays - age, left);
 	text_add(t, ", set aside: stays for %s (%s left)", how_long, left);
 }
@@ -384,7 +222,7 @@ static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 	if (committed && p->keep_every && st->step % p->keep_every == 0)
 		text_add(t, ", every %" PRIu64, p->keep_every);
 	if (p->keep_within_ns && (is_young(d, st) || (committed && st->seq >= d->young_from))) {
-		within_print(p->keep_within_ns, within);
+		retain_time_print(p->keep_within_ns, within);
 		text_add(t, ", within %s", within);
 	}
 	for (uint32_t k = 0; k < p->nbest; k++)

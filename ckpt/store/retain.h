@@ -22,41 +22,13 @@
  * are misplaced, or that a newer version wrote, are always kept, because their bytes may be right.
  * Claim and repair remove collecting directories.
  *
- * store_prune ensures that a newer step is committed and verified before it removes any, and that
- * it removes none that is being read.
+ * store_prune ensures that a newer step is committed, and one is verified, before it removes any, and
+ * that it removes none that is being read.
  */
 #ifndef CKPT_STORE_RETAIN_H
 #define CKPT_STORE_RETAIN_H
+#include "ckpt/base/retain_policy.h"
 #include "ckpt/store/label.h"
-
-#define RETAIN_BEST_MAX 4
-#define RETAIN_KEY_MAX 64
-#define RETAIN_SET_ASIDE_NS (7 * 86400 * NS_PER_S) /* as long as a person may be away */
-
-struct retain_policy { /* all zero: none */
-	uint32_t keep_last;
-	uint32_t nbest;
-	uint64_t keep_every, keep_within_ns;
-	uint64_t set_aside_for_ns; /* 0: RETAIN_SET_ASIDE_NS. No policy by itself */
-	struct retain_best {
-		char key[RETAIN_KEY_MAX + 1];
-		bool max; /* the largest is best */
-		uint32_t n;
-	} best[RETAIN_BEST_MAX];
-};
-
-/*
- * option: keep-last N, keep-every N, keep-within TIME (90s, 90m, 36h, 7d, 2w), keep-best
- * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it), set-aside-for
- * TIME.
- * -EINVAL says what is wrong and p is unchanged.
- */
-int retain_parse(struct retain_policy *p, const char *option, const char *value,
-		 struct ckpt_err *err);
-bool retain_is_policy(const struct retain_policy *p);
-/* "--keep-last 3 --keep-every 5000": what retain_parse takes again; "" for none. Cut to bytes, of
- * which there is one at least. */
-void retain_print(const struct retain_policy *p, char *buf, size_t bytes);
 
 struct retain_row {
 	uint32_t step; /* index into the steps that were given */

@@ -16,6 +16,7 @@
  *	        /.ckptd/KIND-%012u-...                 a label of a step: held, tagged, ... (label.h)
  *	        /.ckptd/lock-steps                     empty; its bytes are locked (store_lock.c)
  *	        /.ckptd/reading-%012u-..., lock-now-.. empty; who reads a step (store_reading.c)
+ *	        /.ckptd/keep-%012u                     the job's policy: which steps stay (store_policy.h)
  *
  * MANIFEST stands for the root file of the store's format (struct format_root).
  *

@@ -111,8 +111,6 @@ void store_reading_end(struct store_reading *x); /* NULL is fine */
 int store_readings_check(const struct store *s, uint64_t step, struct ckpt_err *err);
 void store_readings_beat(void); /* what a thread does once a minute; for tests */
 
-/* Make .ckptd, durably. (store_label.c) */
-int store_claims_make(const struct store *s);
 /* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and
  * returned. */
 int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX]);
@@ -156,6 +154,13 @@ int store_home_check(const struct store *s, struct ckpt_err *err);
 /* Remove the labels with exactly this step and id, whose checkpoint was removed; errors are
  * ignored. */
 void store_labels_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
+
+/* user@host of this process. */
+void store_maker_print(char *ret, size_t bytes);
+/* As much as fits, '?' for what is not printable UTF-8. */
+void store_text_take(char *to, size_t bytes, const char *from);
+/* A job that was copied without .ckptd gets one, durably. */
+int store_claims_make(const struct store *s);
 
 /* --- claims and trash (store.c) --- */
 

@@ -143,8 +143,7 @@ static uint32_t char_bytes(const uint8_t *p, uint64_t left)
 	return n;
 }
 
-/* As much as fits, '?' for what a label may not hold. */
-static void text_take(char *to, size_t bytes, const char *from)
+void store_text_take(char *to, size_t bytes, const char *from)
 {
 	size_t at = 0, left = from ? strlen(from) : 0;
 
@@ -497,8 +496,7 @@ bool store_label_counts(const struct store_label *m, uint64_t now)
 
 /* --- setting --- */
 
-/* user@host */
-static void maker_print(char *ret, size_t bytes)
+void store_maker_print(char *ret, size_t bytes)
 {
 	char host[65] = "", room[4096], name[80];
 	struct passwd pw, *found = NULL;
@@ -509,7 +507,7 @@ static void maker_print(char *ret, size_t bytes)
 	else
 		(void)snprintf(name, sizeof name, "uid-%u@", (unsigned)geteuid());
 	(void)snprintf(room, sizeof room, "%s%s", name, host);
-	text_take(ret, bytes, room);
+	store_text_take(ret, bytes, room);
 }
 
 static void file_path(const char *file, char ret[PATH_BYTES])
@@ -656,8 +654,8 @@ int store_label_set(const struct store *s, const struct store_step *st, enum sto
 	memcpy(m.id8, st->id, sizeof m.id8);
 	m.made_ns = wall_ns();
 	m.until_ns = until_ns;
-	text_take(m.why, sizeof m.why, why);
-	maker_print(m.by, sizeof m.by);
+	store_text_take(m.why, sizeof m.why, why);
+	store_maker_print(m.by, sizeof m.by);
 	r = store_hold(s, st->dir, false, &fd);
 	if (!r)
 		r = step_check(s, st);

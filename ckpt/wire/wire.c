@@ -188,6 +188,7 @@ static const struct wire_kind kinds[] = {
 	REQUEST(LIST, list, WIRE_RANK, 0, WIRE_LISTED),
 	/* the directory, if it could be opened */
 	{ WIRE_SEED, WIRE_RANK, sizeof(struct wire_seed), 0, 1, { WIRE_OK }, "SEED" },
+	REQUEST(KEEP, keep, WIRE_RANK, 0, WIRE_OK),
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
 	REQUEST(BYE, plain, WIRE_RANK, 0, WIRE_OK),
 	REQUEST(FRESH, plain, WIRE_RANK, 0, WIRE_OK),
@@ -254,6 +255,9 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 					 sizeof((struct wire_hello *)0)->job);
 	if (good && k->type == WIRE_SEED)
 		good = seed_fits(msg, nfd);
+	if (good && k->type == WIRE_KEEP)
+		good = string_terminated(((const struct wire_keep *)msg)->rules,
+					 sizeof((struct wire_keep *)0)->rules);
 	if (good && k->type == WIRE_RESTORE)
 		good = string_terminated(((const struct wire_restore *)msg)->only,
 					 sizeof((struct wire_restore *)0)->only);
@@ -358,7 +362,10 @@ static bool report_job_good(const struct wire_report_job *j)
 	       string_terminated(j->error, sizeof j->error) &&
 	       string_terminated(j->failing, sizeof j->failing) &&
 	       string_terminated(j->drift, sizeof j->drift) &&
-	       string_terminated(j->device, sizeof j->device) && j->launch <= WIRE_ENDED &&
+	       string_terminated(j->device, sizeof j->device) &&
+	       string_terminated(j->policy, sizeof j->policy) &&
+	       string_terminated(j->policy_by, sizeof j->policy_by) &&
+	       j->policy_from <= WIRE_POLICY_UNREAD && j->launch <= WIRE_ENDED &&
 	       j->attached <= j->world && j->used <= j->held;
 }
 

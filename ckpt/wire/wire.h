@@ -11,6 +11,7 @@
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
  *   ADOPT + memfd                      -> OK                                        | REFUSE
  *   SEED [+ directory]                 -> OK                                        | REFUSE
+ *   KEEP                               -> OK                                        | REFUSE
  *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
  *   RESTORE                            -> RESTORED + memfd of blobs | LANDED        | REFUSE
  *   LAND                               -> LANDED | RESTORED + memfd of blobs        | REFUSE
@@ -61,12 +62,14 @@
  */
 #ifndef CKPT_WIRE_WIRE_H
 #define CKPT_WIRE_WIRE_H
+#include "ckpt/base/retain_policy.h"
 #include "ckpt/ckpt.h"
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 12: HELLO says which launcher makes which launch, and what it may end; CLAIM; a step may be
- * thinned (OUTCOME_THINNED in shared.h)
+/* 12: HELLO says which launcher makes which launch, and what it may end; CLAIM; KEEP; a step may
+ * be thinned (OUTCOME_THINNED in shared.h); the report says which steps stay, and when ranks have
+ * died
  * 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h);
  * how many steps were marked is in records, ADOPT and RESTORED; averages say what they left out
  * 10: `copying` is a word of each slot
@@ -102,6 +105,7 @@ enum wire_type {
 	WIRE_LIST,
 	WIRE_SEED,
 	WIRE_CLAIM,
+	WIRE_KEEP,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
@@ -228,6 +232,14 @@ struct wire_seed {
 	struct wire_head head;
 	uint32_t average, error;
 	char path[WIRE_PATH_BYTES];
+};
+
+/* The job's policy from now on (store/store_policy.h): rules as retain_lines_print writes them. It
+ * is on disk when OK comes. Of a launch rank 0 sends it, once, after its first WELCOME. -EINVAL, and
+ * the errors of store_policy_set. */
+struct wire_keep {
+	struct wire_head head;
+	char rules[RETAIN_TEXT_MAX];
 };
 
 /* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
@@ -476,6 +488,14 @@ enum wire_skip {
 /* What that means and what to do, as the end of a sentence. */
 const char *wire_skip_text(uint32_t reason);
 enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
+/* Where the policy in force comes from: there is none; the options of this ckptd; the job's own;
+ * the job's own, which cannot be read, so that every step is kept. */
+enum wire_policy_from {
+	WIRE_POLICY_NONE,
+	WIRE_POLICY_OPTIONS,
+	WIRE_POLICY_JOB,
+	WIRE_POLICY_UNREAD
+};
 struct wire_report_job {
 	uint64_t id;
 	char name[CKPT_JOB_MAX + 8];
@@ -519,6 +539,12 @@ struct wire_report_job {
 	 * enum wire_gate, that an average did not take in; left_out: those that averages went on
 	 * without, whatever kept them from it (docs/AVERAGES.md) */
 	uint64_t average_bytes, averaged, average_given_up, average_left_out, average_gated[4];
+	uint64_t lost_wall_ns; /* when the last of `lost` ranks has died; 0: none has */
+	/* Which steps stay, as options ("--keep-last 3"; "": all of them), as ckptd has found it some
+	 * seconds ago. JOB: who has set it, and when; UNREAD: why, in policy_by */
+	uint64_t policy_wall_ns;
+	uint32_t policy_from, pad; /* enum wire_policy_from */
+	char policy[RETAIN_TEXT_MAX], policy_by[256];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {

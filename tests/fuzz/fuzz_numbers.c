@@ -7,6 +7,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/retain.h"
+#include "ckpt/store/store_policy.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -49,6 +50,26 @@ static void number(const char *s)
 	}
 }
 
+/* What is read from a file or a message is printed, and read again, as the same policy. */
+static void lines(const char *s)
+{
+	struct store_policy file = { 0 };
+	struct retain_policy p = { 0 }, again = { 0 };
+	char text[RETAIN_TEXT_MAX], more[RETAIN_TEXT_MAX];
+	struct ckpt_err err = { 0 };
+	int r = store_policy_parse(s, strlen(s), &file, &err);
+
+	assert(r == 0 || r == -EPROTO || r == -EPROTONOSUPPORT);
+	if (retain_lines(&p, s, &err) < 0) {
+		assert(err.code == -EINVAL || err.code == -EOPNOTSUPP);
+		return;
+	}
+	retain_lines_print(&p, text, sizeof text);
+	assert(retain_lines(&again, text, &err) == 0);
+	retain_lines_print(&again, more, sizeof more);
+	assert(strcmp(text, more) == 0);
+}
+
 static void retention(const char *s)
 {
 	static const char *const option[] = { "keep-last", "keep-every", "keep-within",
@@ -62,6 +83,7 @@ static void retention(const char *s)
 		if (retain_parse(&p, option[i], s, &err) < 0)
 			assert(err.code == -EINVAL && err.msg[0] && !memcmp(&p, &was, sizeof p));
 	}
+	lines(s);
 	for (uint32_t i = 0; i < p.nbest; i++)
 		assert(memchr(p.best[i].key, 0, sizeof p.best[i].key) && p.best[i].n);
 }

@@ -17,7 +17,7 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 
 	if (wire_request_check(msg, bytes, nfd) < 0)
 		return;
-	assert(head->type >= WIRE_HELLO && head->type <= WIRE_CLAIM);
+	assert(head->type >= WIRE_HELLO && head->type <= WIRE_KEEP);
 	assert(nfd == (head->type <= WIRE_DECLARE ||
 				       (head->type == WIRE_SEED &&
 					!((const struct wire_seed *)msg)->error) ||
@@ -29,6 +29,8 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 		assert(strlen(((const struct wire_hello *)msg)->job) < CKPT_JOB_MAX + 8);
 	if (head->type == WIRE_RESTORE)
 		assert(strlen(((const struct wire_restore *)msg)->only) < CKPT_NAME_MAX + 8);
+	if (head->type == WIRE_KEEP)
+		assert(strlen(((const struct wire_keep *)msg)->rules) < RETAIN_TEXT_MAX);
 	if (head->type == WIRE_SEED)
 		assert(strlen(((const struct wire_seed *)msg)->path) < WIRE_PATH_BYTES);
 }

@@ -7,6 +7,7 @@
 #include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/libc.h"
+#include <pwd.h>
 #include <sys/file.h>
 
 static json_t *first(const json_t *x, const char *list)
@@ -33,6 +34,77 @@ static int forget(int fd, off_t off, off_t len, int advice)
 	    strlen(forgotten) + 80 < sizeof forgotten)
 		(void)snprintf(forgotten + strlen(forgotten), 80, "%.70s ", strrchr(to, '/') + 1);
 	return 0;
+}
+
+/* --- keep --- */
+
+static int account_of(uid_t uid, struct passwd *ret, char *buf, size_t bytes,
+		      struct passwd **ret_found)
+{
+	*ret = (struct passwd){ .pw_uid = uid, .pw_name = buf };
+	(void)snprintf(buf, bytes, "ann");
+	*ret_found = ret;
+	return 0;
+}
+
+TEST(keep_sets_the_policy_of_a_job_and_prints_what_is_in_force)
+{
+	const char *root = place("keep"), *job = line(root, "run", 2), *lone;
+	json_t *j;
+
+	libc_instead.getpwuid_r = account_of;
+	SHOWN_IS(0, "keep", job);
+	SHOWN_IS(0, "keep", job, "--last=3", "--every", "1000", "--best=loss", "--within=36h");
+	SHOWN_IS(0, "ls", job);
+	RUN("keep", job, "--json");
+	assert_json(0, "ckptd.keep/1",
+		    "{'job':'run', 'changed':false, 'policy':{'from':'job', 'rules':"
+		    "'--keep-last 3 --keep-every 1000 --keep-within 36h --keep-best loss:min:1'}}");
+	RUN("keep", "run", "-C", root, "--last=2", "--set-aside-for=2w", "--json");
+	assert_json(0, "ckptd.keep/1",
+		    "{'changed':true, 'policy':{'rules':'--keep-last 2 --set-aside-for 2w'}}");
+	RUN_IS(0, "ls", root, "--json");
+	j = json_out("ckptd.ls/1");
+	assert_json_has(first(j, "policies"),
+			"{'job':'run', 'from':'job', 'rules':'--keep-last 2 --set-aside-for 2w'}");
+	json_decref(j);
+	SHOWN_IS(0, "keep", "-C", root, "--all"); /* the only job */
+	RUN("keep", "-C", root, "--json");
+	assert_json(0, "ckptd.keep/1", "{'policy':{'from':'job', 'rules':null}}");
+	assert_true(there(job, 10) && there(job, 20));
+	libc_instead.getpwuid_r = NULL;
+	lone = line(root, "walk", 1);
+	SHOWN_IS(2, "keep", "-C", root, "--last=1");
+	RUN("keep", lone, "--json");
+	assert_json(0, "ckptd.keep/1", "{'policy':{'from':'none', 'rules':null, 'by':null}}");
+}
+
+TEST(keep_refuses_what_is_no_policy_and_no_job)
+{
+	static const char *const wrong[] = { "--last=0", "--every=x", "--within=5", "--best=a:b" };
+	const char *job = line(place("wrong"), "run", 1);
+
+	for (uint32_t i = 0; i < ARRAY_LEN(wrong); i++)
+		RUN_IS(2, "keep", job, wrong[i]);
+	RUN_IS(2, "keep", job, "--all", "--last=1");
+	RUN_IS(2, "keep", job, "--set-aside-for=1d");
+	RUN_IS(2, "keep", "", "--last=1");
+	RUN_IS(10, "keep", "nobody", "-C", place("wrong"), "--last=1");
+	RUN("keep", job, "--json");
+	assert_json(0, "ckptd.keep/1", "{'policy':{'from':'none'}}");
+}
+
+TEST(a_policy_of_a_newer_version_is_printed_as_one_that_cannot_be_read)
+{
+	const char *job = line(place("newer"), "run", 1);
+
+	spill(path_of("%s/.ckptd/keep-000000000004", job), "keep-last=1\nkeep-odd=1\nend=\n");
+	SHOWN_IS(3, "keep", job);
+	RUN("keep", job, "--json");
+	assert_json(3, "ckptd.keep/1", "{'policy':{'from':'unreadable', 'rules':null}}");
+	RUN_IS(0, "keep", job, "--last=2"); /* replaces it */
+	RUN("keep", job, "--json");
+	assert_json(0, "ckptd.keep/1", "{'policy':{'from':'job', 'rules':'--keep-last 2'}}");
 }
 
 /* --- hold and release --- */

@@ -6,6 +6,8 @@
  */
 #include "tests/lib/host.h"
 #include "ckpt/store/prune.h"
+#include "daemon/state.h"
+#include <sys/stat.h>
 #include "tests/lib/unit.h"
 #include "formats/native/native.h"
 #include <stdatomic.h>
@@ -147,6 +149,8 @@ static void start(uint32_t last, uint64_t every)
 {
 	H.opts.policy = (struct retain_policy){ .keep_last = last, .keep_every = every };
 	H.opts.copy_threads = 1;
+	if (!H.opts.verify_steps) /* each step is read back, unless a test says otherwise */
+		H.opts.verify_ns = H.opts.verify_steps = 1;
 	host_start(&H, &disk.ops);
 }
 
@@ -234,6 +238,94 @@ TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why)
 	assert_soon(said_times(&daemon_said, "step 9 removed: ") == 1);
 	assert_int_equal(said_times(&daemon_said, "step 10 removed: "), 0);
 	assert_soon(said_times(&daemon_said, "read back and verified") >= 1);
+}
+
+static void set_policy(const char *lines)
+{
+	struct retain_policy rules = { 0 };
+	struct store s = by_hand();
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(retain_lines(&rules, lines, &err), &err);
+	MUST_OK(store_policy_set(&s, &rules, "a test", NULL, &err), &err);
+	(void)close(s.job_fd);
+}
+
+TEST(the_policy_of_the_job_is_obeyed_and_not_the_options)
+{
+	start(1, 0);
+	rank_open(&K, &P, 0);
+	commit_some(&K, 1, 3);
+	assert_disk("3");
+	set_policy("keep-last=2\nkeep-every=5\n");
+	commit_some(&K, 4, 8);
+	assert_disk("5 7 8");
+	set_policy("");
+	commit_some(&K, 9, 11);
+	assert_disk("5 7 8 9 10 11");
+	assert_soon(said_times(&daemon_said, "its policy keeps every step") == 1);
+	set_policy("keep-last=1\n"); /* before the next commit, too */
+	assert_disk("11");
+}
+
+TEST(a_policy_that_cannot_be_read_keeps_every_step)
+{
+	struct store s;
+	int fd;
+
+	start(1, 0);
+	rank_open(&K, &P, 0);
+	commit_some(&K, 1, 2);
+	assert_disk("2");
+	s = by_hand();
+	fd = openat(s.job_fd, ".ckptd/keep-000000000007", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	assert_int_equal(write(fd, "keep-last=1\nkeep-odd=1\nend=\n", 29), 29);
+	(void)close(fd);
+	commit_some(&K, 3, 5);
+	assert_soon(said_times(&daemon_said, "its policy cannot be read, so every step is kept") ==
+		    1);
+	assert_disk("2 3 4 5");
+	assert_int_equal(mkfifoat(s.job_fd, ".ckptd/keep-000000000008", 0600), 0);
+	commit_some(&K, 6, 7);
+	assert_soon(said_times(&daemon_said, "its policy cannot be read, so every step is kept") ==
+		    2);
+	assert_disk("2 3 4 5 6 7");
+	(void)close(s.job_fd);
+}
+
+TEST(steps_are_read_back_when_time_has_passed_and_the_newest_verified_one_stays)
+{
+	H.opts.verify_ns = 1;
+	H.opts.verify_steps = 5;
+	start(2, 0);
+	rank_open(&K, &P, 0);
+	commit_some(&K, 1, 3);
+	assert_soon(said_times(&daemon_said, "read back and verified") == 1); /* the first one */
+	assert_disk("2 3");
+	commit_some(&K, 4, 4);
+	assert_soon(said_times(&daemon_said, "step 2 kept: ") >= 1 ||
+		    said_times(&daemon_said, "step 3 kept: ") >= 1);
+	commit_some(&K, 5, 12);
+	assert_soon(said_times(&daemon_said, "read back and verified") >= 2);
+	assert_in_range(said_times(&daemon_said, "read back and verified"), 2, 3);
+}
+
+TEST(a_step_that_is_written_has_the_device_for_itself)
+{
+	committed(4);
+	mark(2, LABEL_VERIFIED, NULL, true);
+	start(1, 0);
+	go_on(&K);
+	atomic_store(&disk.hold, true);
+	commit(&K, 5);
+	assert_soon(atomic_load(&disk.held));
+	atomic_store(&H.d->devices->writes, 1); /* as if the next one had begun */
+	atomic_store(&disk.hold, false);
+	assert_disk("2 5"); /* by the step that is verified */
+	assert_int_equal(said_times(&daemon_said, "read back and verified"), 0);
+	atomic_store(&H.d->devices->writes, 0);
+	assert_disk("5");
+	assert_soon(said_times(&daemon_said, "read back and verified") == 1);
 }
 
 TEST(without_a_policy_nothing_is_removed)

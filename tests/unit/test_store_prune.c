@@ -239,6 +239,57 @@ TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 	}
 }
 
+TEST(lean_it_relies_on_the_newest_verified_step_which_stays)
+{
+	struct prune_opts o = keep_last(&last1);
+
+	o.lean = true;
+	label(20, LABEL_VERIFIED, NULL);
+	label(30, LABEL_VERIFIED, NULL);
+	pruned = prune_by(&o);
+	assert_int_equal(nverified, 0);
+	assert_listed("50 30");
+	assert_non_null(strstr(rows, "30 keep the newest that is verified"));
+	assert_int_equal(pruned.newest, 50);
+	o.lean = false;
+	pruned = prune_by(&o);
+	assert_int_equal(nverified, 1);
+	assert_listed("50");
+}
+
+TEST(lean_it_reads_the_newest_step_back_if_none_is_verified)
+{
+	struct prune_opts o = keep_last(&last2);
+
+	o.lean = true;
+	label(30, LABEL_VERIFIED, NULL);
+	label(30, LABEL_BAD, NULL);
+	verdict = -EBADMSG;
+	pruned = prune_by(&o);
+	assert_int_equal(nverified, 2);
+	assert_listed("q50 40 q30 20");
+	pruned = prune_by(&o);
+	assert_int_equal(nverified, 2);
+	assert_int_equal(pruned.removed, 0);
+}
+
+TEST(lean_nothing_goes_when_the_step_that_it_relies_on_has_lost_a_part)
+{
+	struct prune_opts o = keep_last(&last1);
+	char name[128];
+
+	o.lean = true;
+	label(30, LABEL_VERIFIED, NULL);
+	assert_int_equal(saved[2].step, 30);
+	(void)snprintf(name, sizeof name, "step-000000000030/%s", saved[2].file[0].name);
+	unlinked(name);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.faulty, 1);
+	assert_int_equal(nverified, 1); /* 50, which is relied on instead */
+	assert_non_null(strstr(rows, "30 keep it lacks a part: "));
+	assert_int_equal(pruned.removed, 3);
+}
+
 static uint32_t labels_looked;
 
 /* Somebody finds the newest one damaged after the scan and before the labels are read. */

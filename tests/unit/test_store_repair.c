@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and
  * that every named point of the store is reached. */
+#include "ckpt/store/store_policy.h"
 #include "ckpt/store/repair.h"
 #include "ckpt/store/rewind.h"
 #include "tests/crash/job.h"
@@ -624,6 +625,7 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 	assert_int_equal(store_rewind(mine, &w, &wr, &err), 0);
 	assert_int_equal(store_prune(mine, &o, &pr, &err), 0); /* 15, which is set aside, and 20 */
 	assert_int_equal(pr.removed, 2);
+	assert_int_equal(store_policy_set(mine, &p, "a test", NULL, &err), 0);
 	assert_int_equal(crash_save_base(mine, 50, 5, 30, NULL, &c, &err), 0);
 	assert_int_equal(crash_save_base(mine, 60, 6, 50, &c, &linked, &err), 0);
 	crash_step_free(&c);
