@@ -312,8 +312,8 @@ enum {
 struct ckpt_opts {
 	uint32_t size;
 	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd if none listens. That ckptd exits
-	 * after 10 minutes without trainers, and has no policy: a step stays until ckptctl prune,
-	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
+	 * after 10 minutes without trainers, and has no policy of its own: it keeps every step of a
+	 * job that has none either (keep_last). USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
 	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
 	 * ckptctl), and CKPTD_DISABLE=1 (stay detached); and the variables of a launcher, for
 	 * `token`. KEEP_MEMORY: see ckpt_alloc. TAKEOVER: see ckpt_attach. FOREIGN_OWNER: attach
@@ -403,6 +403,24 @@ struct ckpt_opts {
 	 * that and with CKPT_USE_ENV by TORCHELASTIC_RUN_ID (if that is not "none"), SLURM_JOB_ID
 	 * and SLURM_STEP_ID, or PMIX_NAMESPACE */
 	uint64_t token;
+	/* Which steps stay on disk. If any of these four is set, it is the policy of the job from
+	 * then on, in the job's directory, as `ckptctl keep` would set it, and every ckptd that
+	 * serves the job obeys it: after each commit it removes the steps that no rule keeps, but
+	 * never the newest step, the newest one that it has verified, nor one that is held, tagged,
+	 * damaged or being read. If none is set, the policy stays as it is; a job without one keeps
+	 * the steps that the options of its ckptd say, or all. Rank 0's count; the library sets it
+	 * once, when it has first attached, and logs a warning if it cannot be set. keep_last: the n
+	 * newest. keep_every: steps that are multiples of it */
+	uint32_t keep_last;
+	uint32_t pad_keep;
+	uint64_t keep_every;
+	const char *keep_within; /* steps younger than this: "90m", "36h", "7d", "2w" */
+	/* the step with the lowest note: "loss"; the highest: "accuracy:max"; the three lowest:
+	 * "loss:min:3"; up to four, with commas between them */
+	const char *keep_best;
+	/* For how long the library waits for a ckptd that it did not start, after that has exited,
+	 * before CKPT_AUTOSTART starts another one, which has none of its options. 0: 15 s */
+	uint64_t restart_wait_ns;
 };
 
 struct ckpt_placement {

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -21,8 +22,9 @@ static const char usage[] =
 	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it\n"
 	"by its socket. If a trainer with CKPT_AUTOSTART finds no ckptd, it starts one\n"
 	"with --background --idle-exit 600 and no --keep option: that ckptd exits after\n"
-	"ten minutes without a trainer, and removes no step. If you need other options,\n"
-	"start ckptd yourself.\n"
+	"ten minutes without a trainer. If you need other options, start ckptd yourself:\n"
+	"if it exits, trainers wait 15 s for it before they start one. SIGHUP does not end\n"
+	"it.\n"
 	"\n"
 	"  --socket PATH        listen on PATH; default: $CKPTD_SOCKET, or, if it is not\n"
 	"                       set, /run/user/UID/ckptd/socket or /tmp/ckptd-UID/socket\n"
@@ -30,10 +32,13 @@ static const char usage[] =
 	"  --drain SECONDS      after SIGTERM, the longest time for writing the staged\n"
 	"                       steps; default 300\n"
 	"  --engine NAME        auto (default), uring or threads\n"
+	"The --keep options are for jobs that have no policy of their own: that of a job\n"
+	"(ckptctl keep; attach(keep_last=3)) counts instead of all of them.\n"
 	"  --keep-last N        keep the newest N steps. With a --keep option, ckptd\n"
 	"                       removes the steps that no --keep option keeps: after\n"
 	"                       each commit, and if a step does not fit. It never\n"
-	"                       removes the newest step, nor one that is held, tagged,\n"
+	"                       removes the newest step, the newest one that it has\n"
+	"                       read back and verified, nor one that is held, tagged,\n"
 	"                       damaged or being read. Without a --keep option it\n"
 	"                       removes no step\n"
 	"  --keep-every N       keep steps that are multiples of N\n"
@@ -47,7 +52,8 @@ static const char usage[] =
 	"                       default 7d. If a step does not fit, ckptd removes them\n"
 	"                       first, the oldest first\n"
 	"  --background         run in the background: the command returns when ckptd\n"
-	"                       listens, and ckptd logs to SOCKET.log\n"
+	"                       listens, and ckptd logs to SOCKET.log. At 16 MiB that\n"
+	"                       becomes SOCKET.log.1, which replaces an older one\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
 	"\n"
@@ -188,13 +194,58 @@ static int background_enter(void)
 	return fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ? 1 : 3;
 }
 
+/* The log of the background: standard error is this file. */
+#define LOG_BYTES_MAX ((off_t)(16 * MIB))
+static struct {
+	pthread_mutex_t lock; /* of the file's change */
+	char path[256];
+} log_file = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static int log_open(void)
+{
+	return open(log_file.path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static bool log_is_full(void)
+{
+	struct stat st;
+
+	return fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= LOG_BYTES_MAX;
+}
+
+/* One older file stays, as PATH.1. If there is no new one, the log goes on in the old one. */
+static void log_rotate(void)
+{
+	char older[sizeof log_file.path + 2];
+	int fd;
+
+	snprintf(older, sizeof older, "%s.1", log_file.path);
+	if (rename(log_file.path, older) < 0)
+		return;
+	fd = log_open();
+	if (fd < 0)
+		return;
+	(void)dup2(fd, STDERR_FILENO);
+	(void)close(fd);
+}
+
+/* Any thread. */
+static void log_to_file(void *ctx, int level, const char *line)
+{
+	log_to_stderr(ctx, level, line);
+	if (!log_is_full() || pthread_mutex_trylock(&log_file.lock))
+		return;
+	if (log_is_full()) /* nobody has changed it meanwhile */
+		log_rotate();
+	pthread_mutex_unlock(&log_file.lock);
+}
+
 static void detach_stdio(const char *socket)
 {
-	char path[256];
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), log;
 
-	snprintf(path, sizeof path, "%s.log", socket);
-	log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	snprintf(log_file.path, sizeof log_file.path, "%s.log", socket);
+	log = log_open();
 	if (null >= 0) {
 		dup2(null, 0);
 		dup2(null, 1);
@@ -233,17 +284,18 @@ int main(int argc, char **argv)
 	}
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, not a death */
-	signal(SIGHUP, to_background ? SIG_IGN : SIG_DFL);
+	signal(SIGHUP, SIG_IGN);  /* the end of a terminal is not the end of the jobs */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* a rank costs about ten descriptors */
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	prctl(PR_SET_DUMPABLE, 0); /* weights do not belong into core files */
-	if (to_background)
+	if (to_background) {
+		o.log.sink = log_to_file;
 		ready = background_enter();
+	}
 	rc = daemon_open(&o, &running, &err);
-	/* several ranks start one at once: the others need no words */
-	if (rc < 0 && !(to_background && rc == -EADDRINUSE))
+	if (rc < 0)
 		fprintf(stderr, "ckptd: %s\n", err.msg);
 	if (rc == 0) {
 		if (to_background)

@@ -17,15 +17,26 @@
 #define BACKLOG 512
 #define WAIT_NS (2 * NS_PER_S) /* for a daemon that is being killed */
 
-/* Whatever program it is. */
-static bool somebody_listens(const char *path)
+/* Whatever program it is. Its pid, of which 0 is an unknown one; -1: nobody listens. */
+static pid_t listener_find(const char *path)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
+	struct ucred who = { 0 };
+	socklen_t len = sizeof who;
+
 	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 ||
-			     errno == EAGAIN || errno == EPROTOTYPE);
+	if (sock < 0)
+		return -1;
+	if (connect(sock, (struct sockaddr *)&a, sizeof a) == 0)
+		return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 ? who.pid : 0;
+	return errno == EAGAIN || errno == EPROTOTYPE ? 0 : -1;
+}
+
+static bool somebody_listens(const char *path)
+{
+	return listener_find(path) >= 0;
 }
 
 static void lock_path(const struct daemon *d, char path[128])
@@ -35,10 +46,16 @@ static void lock_path(const struct daemon *d, char path[128])
 
 static int another_serves(const struct daemon *d, struct ckpt_err *err)
 {
+	pid_t pid = listener_find(d->socket);
+	char who[64] = " (it does not listen yet, or does not answer)";
+
+	_Static_assert(sizeof " (pid 2147483647)" <= sizeof who, "the largest pid");
+	if (pid > 0)
+		snprintf(who, sizeof who, " (pid %d)", (int)pid);
 	return ckpt_error(
 		err, -EADDRINUSE,
-		"another ckptd serves %s: use it, stop it (SIGTERM), or start this one with another --socket",
-		d->socket);
+		"another ckptd%s serves %s: use it, stop it (SIGTERM), or start this one with another --socket",
+		who, d->socket);
 }
 
 /* wait_ns: a killed daemon's lock can outlive it for as long as its last writes are under way. */

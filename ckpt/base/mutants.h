@@ -163,6 +163,7 @@
 	X(VERIFIED_PRUNED, store, "the newest verified step stays") \
 	X(VERIFY_EACH, daemon, "not every step is read back") \
 	X(VERIFY_STAYS, daemon, "nothing is read back while a step is written") \
+	X(RESTART_NOT_AWAITED, client, "the library waits for a ckptd that it did not start") \
 	X(HELD_PRUNED, store, "a policy keeps what somebody holds") \
 	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \

@@ -292,6 +292,8 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 			c->socket, (unsigned)who.uid);
 	c->sock = TAKE_FD(sock);
 	c->peer = who.pid;
+	if (TAKE(c->starts))
+		c->own_daemon = who.pid;
 	c->late = false;
 	return 0;
 }
@@ -537,8 +539,27 @@ static int wait_spawned(ckpt *c, pid_t pid, uint64_t until, int *ret_status)
 	return -ETIMEDOUT;
 }
 
+/* What ckptd has written to its standard error, in one line, without its name. */
+static void said_read(int fd, char *ret, size_t bytes)
+{
+	ssize_t n = pread(fd, ret, bytes - 1, 0);
+	size_t skip;
+
+	ret[n > 0 ? n : 0] = 0;
+	for (char *p = ret; *p; p++)
+		if (*p == '\n')
+			*p = p[1] ? ';' : 0;
+	skip = strncmp(ret, "ckptd: ", 7) == 0 ? 7 : 0;
+	memmove(ret, ret + skip, strlen(ret + skip) + 1);
+}
+
+/* Its standard error is a file of ours: the library prints nothing, and the reason of a failure
+ * belongs into the sentence. */
 static int spawn_daemon(ckpt *c, uint64_t until, struct ckpt_err *err)
 {
+	cleanup_close int said = memfd_create("ckptd-said", MFD_CLOEXEC);
+	posix_spawn_file_actions_t files;
+	char why[300] = "";
 	char path[PATH_BYTES], background[] = "--background", idle[] = "--idle-exit",
 			       seconds[] = AUTOSTART_IDLE_S, sock[] = "--socket";
 	char *argv[] = { path, background, idle, seconds, sock, c->socket, NULL };
@@ -552,7 +573,11 @@ static int spawn_daemon(ckpt *c, uint64_t until, struct ckpt_err *err)
 	posix_spawnattr_init(&attr);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 	posix_spawnattr_setsigmask(&attr, &none);
-	rc = posix_spawnp(&pid, path, NULL, &attr, argv, environ);
+	posix_spawn_file_actions_init(&files);
+	if (said >= 0)
+		posix_spawn_file_actions_adddup2(&files, said, STDERR_FILENO);
+	rc = posix_spawnp(&pid, path, &files, &attr, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
 	posix_spawnattr_destroy(&attr);
 	if (rc)
 		return ckpt_error(
@@ -563,11 +588,37 @@ static int spawn_daemon(ckpt *c, uint64_t until, struct ckpt_err *err)
 	if (wait_spawned(c, pid, until, &status) < 0)
 		return ckpt_error(err, -ETIMEDOUT, "%s --socket %s did not begin to listen in time",
 				  path, c->socket);
+	c->starts = WIFEXITED(status) && WEXITSTATUS(status) == 0;
 	/* 11: another rank was faster, whose daemon will listen in a moment. */
+	if (said >= 0)
+		said_read(said, why, sizeof why);
 	if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 11)
 		return ckpt_error(err, WEXITSTATUS(status) == 12 ? -EACCES : -ECONNREFUSED,
-				  "%s --socket %s failed with exit code %d", path, c->socket,
-				  WEXITSTATUS(status));
+				  "%s --socket %s failed with exit code %d%s%s", path, c->socket,
+				  WEXITSTATUS(status), why[0] ? ": " : "", why);
+	return 0;
+}
+
+/* The job's policy, once. A daemon that cannot set it is no reason not to be attached to it. */
+static int keep_send(ckpt *c, uint64_t until, struct ckpt_err *err)
+{
+	struct wire_keep m = { .rules = "" };
+	struct ckpt_err why = { 0 };
+	int rc;
+
+	if (!c->keep[0])
+		return 0;
+	snprintf(m.rules, sizeof m.rules, "%s", c->keep);
+	rc = rpc_call(c, &m, WIRE_KEEP, -1, NULL, NULL, until - MIN(until, now_ns()), &why);
+	if (rc < 0 && !c->answered)
+		return ckpt_error(err, rc, "%s", why.msg);
+	c->keep[0] = 0;
+	if (rc < 0)
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: job %s: the policy of ckpt_opts (keep_last, ...) could not be set, "
+			"and the one before is in force: %s",
+			c->job, why.msg);
 	return 0;
 }
 
@@ -578,6 +629,8 @@ static int connect_once(ckpt *c, bool again, uint64_t until, struct ckpt_err *er
 
 	if (rc == 0)
 		rc = hello_send(c, again, until, err);
+	if (rc == 0)
+		rc = keep_send(c, until, err);
 	if (rc < 0)
 		drop_socket(c);
 	return rc;
@@ -880,6 +933,7 @@ static void link_lost(ckpt *c)
 	bool fenced = l && atomic_load(&l->job->fenced);
 
 	helper_takes_rpc(c);
+	c->lost_ns = c->peer == c->own_daemon || MUTANT(RESTART_NOT_AWAITED) ? 0 : now_ns();
 	atomic_store(&c->state, fenced ? LINK_FENCED : LINK_DOWN);
 	if (l) {
 		shared_tear_lost(l->rank);
@@ -889,11 +943,21 @@ static void link_lost(ckpt *c)
 	c->said = 0;
 	rpc_give(c);
 	client_changed(c);
-	log_line(&c->log, LOG_WARNING,
-		 fenced ? "client: rank %u of job %s: a newer launch has taken over; snapshots stop"
-			: "client: rank %u of job %s: the daemon has exited; training continues, "
-			  "and the library tries to attach again",
-		 c->rank, c->job);
+	log_line(
+		&c->log, LOG_WARNING,
+		fenced ? "client: rank %u of job %s: a newer launch has taken over; snapshots stop%s"
+		       : "client: rank %u of job %s: the daemon has exited; training continues, "
+			 "and the library tries to attach again%s",
+		c->rank, c->job,
+		!fenced && c->lost_ns && c->flags & CKPT_AUTOSTART
+			? "; it did not start that daemon, so it waits before it starts one"
+			: "");
+}
+
+/* Somebody has started the daemon that was lost, with options of his own, and may start it again. */
+static bool restart_awaited(const ckpt *c)
+{
+	return c->lost_ns && elapsed_ns(c->lost_ns, now_ns()) < c->restart_wait_ns;
 }
 
 static int attach_again(ckpt *c, struct ckpt_err *err)
@@ -904,7 +968,7 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 	if (rc < 0)
 		return rc;
 	rc = connect_once(c, c->generation != 0, until, err);
-	if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART &&
+	if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART && !restart_awaited(c) &&
 	    (rc = spawn_daemon(c, until, err)) == 0)
 		rc = connect_once(c, c->generation != 0, until, err);
 	if (rc == -ESTALE && !c->generation_given && !atomic_load(&c->snapped) &&

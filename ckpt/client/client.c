@@ -111,6 +111,40 @@ static int socket_take(ckpt *c, const char *given, struct ckpt_err *err)
 	return 0;
 }
 
+/* "loss,accuracy:max:2" */
+static int keep_best_take(struct retain_policy *p, const char *keys, struct ckpt_err *err)
+{
+	char key[2 * RETAIN_KEY_MAX];
+	int rc = 0;
+
+	for (size_t n; !rc; keys += n + 1) {
+		n = strcspn(keys, ",");
+		snprintf(key, sizeof key, "%.*s", (int)MIN(n, sizeof key - 1), keys);
+		rc = retain_parse(p, "keep-best", key, err);
+		if (!keys[n])
+			break;
+	}
+	return rc;
+}
+
+static int keep_take(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
+{
+	struct retain_policy p = { .keep_last = o->keep_last, .keep_every = o->keep_every };
+	int rc = 0;
+
+	if (o->pad_keep)
+		return ckpt_error(err, -EOPNOTSUPP, "ckpt_opts.pad_keep must be 0");
+	if (o->keep_within)
+		rc = retain_parse(&p, "keep-within", o->keep_within, err);
+	if (!rc && o->keep_best)
+		rc = keep_best_take(&p, o->keep_best, err);
+	if (rc)
+		return ckpt_error_prefix(err, rc, "ckpt_opts");
+	if (o->rank == 0)
+		retain_lines_print(&p, c->keep, sizeof c->keep);
+	return 0;
+}
+
 static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 {
 	const char *job = from_env(o, o->job, "CKPTD_JOB"),
@@ -151,7 +185,11 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	rc = nccl_share_options(c, o, err);
 	if (rc < 0)
 		return rc;
+	rc = keep_take(c, o, err);
+	if (rc < 0)
+		return rc;
 	c->wait_ns = o->wait_ns ? o->wait_ns : HELLO_NS;
+	c->restart_wait_ns = o->restart_wait_ns ? o->restart_wait_ns : RESTART_WAIT_NS;
 	c->log = (struct log){ o->log, o->log_ctx, LOG_DEBUG };
 	c->canary.check = o->check;
 	c->copier.queued.limit = o->copy_rate;

@@ -32,8 +32,9 @@
 #define REATTACH_OTHER_NS \
 	(60 * NS_PER_S) /* a daemon of another protocol does not change by itself */
 #endif
-#define ATTACH_BUSY_NS (3 * NS_PER_S) /* an older process of this rank may still be dying */
-#define RPC_NS (60 * NS_PER_S)	      /* a daemon that does not answer for so long is given up */
+#define ATTACH_BUSY_NS (3 * NS_PER_S)	/* an older process of this rank may still be dying */
+#define RESTART_WAIT_NS (15 * NS_PER_S) /* ckpt.h says so */
+#define RPC_NS (60 * NS_PER_S)		/* a daemon that does not answer for so long is given up */
 /* the same for connecting, and the default of ckpt_opts.wait_ns: claiming a job on a slow file
  * system takes its time */
 #define HELLO_NS (20 * NS_PER_S)
@@ -174,6 +175,12 @@ struct ckpt {
 	} nccl; /* nccl_share.c's */
 	struct log log;
 	uint64_t wait_ns; /* for ckpt_attach and ckpt_steps */
+	/* What rank 0 has yet to send as KEEP: rules as retain_lines_print writes them; "": nothing */
+	char keep[RETAIN_TEXT_MAX];
+	uint64_t restart_wait_ns;
+	bool starts;	  /* it has just started one, which it will find on the socket (rpc) */
+	pid_t own_daemon; /* a daemon that this handle has started; 0: none */
+	uint64_t lost_ns; /* when a daemon that it did not start was lost; 0: none was (rpc) */
 	uint32_t *alive;  /* a page that fork empties */
 
 	_Atomic uint32_t rpc; /* futex: 1: taken */

@@ -197,6 +197,12 @@ class ckpt_opts(ctypes.Structure):
         ("run", c_uint64),
         ("restart", c_uint64),
         ("token", c_uint64),
+        ("keep_last", c_uint32),
+        ("pad_keep", c_uint32),
+        ("keep_every", c_uint64),
+        ("keep_within", c_char_p),
+        ("keep_best", c_char_p),
+        ("restart_wait_ns", c_uint64),
     ]
 
 

@@ -58,6 +58,11 @@ def number(what: str, given: Any, least: int) -> int:
     return n
 
 
+def joined(keys: Optional[Union[str, Iterable[str]]]) -> Optional[str]:
+    """Keys of notes, as ckpt_opts.keep_best has them: with commas between them."""
+    return keys if keys is None or isinstance(keys, str) else ",".join(keys) or None
+
+
 def ranks_of(ranks: Any, rank: int, world: int) -> Optional[List[int]]:
     """attach's ranks=, in order; TypeError, ValueError."""
     if ranks is None:

@@ -115,6 +115,10 @@ class Handle:
         check: int = 0,
         device: int = 0,
         copy_rate: int = 0,
+        keep_last: int = 0,
+        keep_every: int = 0,
+        keep_within: Optional[str] = None,
+        keep_best: Optional[str] = None,
         timeout: float = 0.0,
         flags: int = CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY,
         agree: Optional[Callable[[int], int]] = None,
@@ -129,8 +133,8 @@ class Handle:
         NotSupported, NoRoom.
         """
         _in_32_bits(rank=rank, world=world, slots=slots, persist_every=persist_every, guard=guard, check=check)
-        _in_32_bits(device=device)
-        _in_64_bits(token=token, run=run, restart=restart)
+        _in_32_bits(device=device, keep_last=keep_last)
+        _in_64_bits(token=token, run=run, restart=restart, keep_every=keep_every)
         _in_64_bits(generation=generation, launch=launch, memory_max=memory_max, copy_rate=copy_rate)
         self = cls(lib or library())
         self._log_fn = LOG_FN(_log_to(self._queue))
@@ -159,6 +163,10 @@ class Handle:
             run=run,
             restart=restart,
             token=token,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            keep_within=to_name(keep_within),
+            keep_best=to_name(keep_best),
         )
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))

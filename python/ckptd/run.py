@@ -848,6 +848,10 @@ def attach(
     check: int = 0,
     copy_rate: int = 0,
     nccl: bool = False,
+    keep_last: int = 0,
+    keep_every: int = 0,
+    keep_within: Optional[str] = None,
+    keep_best: Optional[Union[str, Sequence[str]]] = None,
     timeout: float = 60.0,
 ) -> Run:
     """Attach this rank's training state to the daemon. All ranks call it, after the model is sharded, before the first
@@ -869,6 +873,10 @@ def attach(
     the ranks are those of torch.distributed, and all of them say so.
     takeover: if another run of the job lives, and marks steps, attach beside it; the first step that this run marks ends
     it. foreign_owner: attach also if the job's directory belongs to another user.
+    keep_last, keep_every, keep_within, keep_best: which steps stay on disk: the newest n; those that are multiples of n;
+    those younger than "36h"; the one with the lowest "loss", or the highest "accuracy:max", or several of these. Any of
+    them makes it the policy of the job, as `ckptctl keep` does, and ckptd removes the other steps. None: the policy
+    stays as it is, and a job without one keeps all.
     timeout: seconds to wait for the other ranks.
 
     Attaching and restoring do not disturb a run of the job that lives: beside one that has marked steps it is
@@ -903,6 +911,7 @@ def attach(
         launch=place.token, token=place.everywhere, run=place.run, restart=place.restart, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
         device=devices.option, copy_rate=copy_rate, agree=agree,
+        keep_last=keep_last, keep_every=keep_every, keep_within=keep_within, keep_best=_arguments.joined(keep_best),
     )  # fmt: skip
     try:
         training = Training(handle, model, optim, masters, memory, (store, job), ranks, devices)

@@ -13,9 +13,43 @@ second() {
 }
 check "a second one on its socket ends with 11" second
 check "and names the socket" says "$socket" "$tmp/second.err"
-check "and one in the background too" exits 11 "$ckptd" --background --socket "$socket"
+third() {
+	exits 11 "$ckptd" --background --socket "$socket" 2>"$tmp/third.err"
+}
+check "and one in the background too" third
+check "and it says whose process has the socket" says "pid $first" "$tmp/third.err"
+hang_up() {
+	kill -HUP "$first" && exits 0 "$ckptctl" status --socket "$socket" >/dev/null && kill -0 "$first"
+}
+check "a terminal that ends does not end it" hang_up
 check "the first one still serves" exits 0 "$trainer" --mesh fsdp=2 --steps 4 --params 20K --root "$store" \
 	--job a --socket "$socket"
+log_turns() {
+	local pid
+	truncate -s 16M "$tmp/r.log"
+	echo old >"$tmp/r.log.1"
+	exits 0 "$ckptd" --background --socket "$tmp/r" || return 1
+	pid=$("$ckptctl" status --json --socket "$tmp/r" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+	kill -HUP "$pid"
+	within [ "$(stat -c %s "$tmp/r.log.1")" -ge $((16 << 20)) ] && [ "$(stat -c %s "$tmp/r.log")" -lt 4096 ] &&
+		exits 0 "$ckptctl" status --socket "$tmp/r" >/dev/null
+	kill -TERM "$pid"
+	within [ ! -S "$tmp/r" ]
+	says "stopping" "$tmp/r.log"
+}
+check "the log of the background begins anew at 16 MiB, and one older file stays" log_turns
+died() {
+	job_start --mesh fsdp=2 --steps 100000 --job b
+	trains() { "$ckptctl" status --socket "$socket" | grep -q "2 of 2 attached, ready"; }
+	within trains || return 1
+	kill -KILL -- "-$job"
+	wait "$job" 2>/dev/null || true
+	job=
+	dead() { exits 3 "$ckptctl" status --socket "$socket" >"$tmp/died"; }
+	within dead >/dev/null || return 1
+	says "2 of 2 died" "$tmp/died" && says "warning launch: job b: rank" "$tmp/daemon.log"
+}
+check "ranks that were killed are said to have died, in text, log and exit code" died
 kill -KILL "$first"
 wait "$first" 2>/dev/null || true
 check "the socket of a daemon that was killed is taken over" daemon_start

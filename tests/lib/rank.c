@@ -109,7 +109,10 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 				  .persist_every = p->persist_every, .guard = p->guard,
 				  .guard_ns = p->guard_ns, .memory_max = p->memory_max,
 				  .check = p->check, .agree = p->agree, .agree_ctx = k,
-				  .log = p->log, .log_ctx = p->log_ctx ? p->log_ctx : k);
+				  .log = p->log, .keep_last = p->keep_last,
+				  .keep_every = p->keep_every, .keep_best = p->keep_best,
+				  .restart_wait_ns = p->restart_wait_ns,
+				  .log_ctx = p->log_ctx ? p->log_ctx : k);
 	rc = ckpt_attach(&o, &k->c, err);
 	if (rc == 0 && p->fresh)
 		MUST(ckpt_fresh(k->c) == 0);

@@ -58,6 +58,9 @@ struct plan_of_job {
 	uint64_t launch, token, run, restart;		 /* as in ckpt_opts */
 	uint32_t flags, slots, persist_every, guard; /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
 	uint32_t check;
+	uint32_t keep_last; /* the same */
+	const char *keep_best;
+	uint64_t keep_every, restart_wait_ns;
 	void (*log)(void *ctx, int level,
 		    const char *line); /* of every rank; log_ctx NULL: the rank */
 	void *log_ctx;

@@ -268,6 +268,43 @@ TEST(the_policy_of_the_job_is_obeyed_and_not_the_options)
 	assert_disk("11");
 }
 
+TEST(a_trainer_sets_the_policy_of_its_job_once)
+{
+	struct plan_of_job p = P;
+	struct store s;
+	struct store_policy now;
+
+	p.keep_last = 2;
+	p.keep_every = 5;
+	p.keep_best = "loss,acc:max:2";
+	start(0, 0);
+	rank_open(&K, &p, 0);
+	commit_some(&K, 1, 7);
+	assert_disk("5 6 7");
+	s = by_hand();
+	store_policy_read(&s, &now);
+	assert_int_equal(now.state, STORE_POLICY_SET);
+	assert_int_equal(now.number, 1);
+	assert_string_equal(now.rules.best[1].key, "acc");
+	assert_non_null(strstr(now.by, "attach"));
+	set_policy("keep-last=3\n"); /* by an operator, who is newer */
+	host_restart(&H);
+	must_reattach(&K, 1);
+	store_policy_read(&s, &now);
+	assert_int_equal(now.number, 2);
+	(void)close(s.job_fd);
+}
+
+TEST(a_policy_that_is_none_fails_attach)
+{
+	struct plan_of_job p = P;
+
+	start(0, 0);
+	p.keep_best = "loss:mean";
+	assert_int_equal(rank_attach(&K, &p, 0), -EINVAL);
+	assert_non_null(strstr(K.err.msg, "keep-best"));
+}
+
 TEST(a_policy_that_cannot_be_read_keeps_every_step)
 {
 	struct store s;
@@ -429,6 +466,59 @@ TEST(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer)
 	snprintf(newest, sizeof newest, "%" PRIu64, step);
 	assert_disk(newest);
 	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
+}
+
+/* --- a daemon with a policy that is restarted --- */
+static _Atomic uint32_t refused;
+
+static void count_refused(void *ctx, int level, const char *line)
+{
+	(void)ctx;
+	(void)level;
+	atomic_fetch_add(&refused, strstr(line, "no daemon listens") != NULL);
+}
+
+static bool is_there(const char *path)
+{
+	return access(path, F_OK) == 0;
+}
+
+TEST(a_daemon_that_somebody_started_is_waited_for_and_not_replaced_at_once)
+{
+	cleanup_free char *before = strdup(getenv("PATH") ? getenv("PATH") : "");
+	char program[128], started[128];
+	struct plan_of_job p = P;
+	FILE *f;
+
+	(void)snprintf(program, sizeof program, "%s/ckptd", H.dir);
+	(void)snprintf(started, sizeof started, "%s/started", H.dir);
+	f = fopen(program, "we");
+	assert_non_null(f);
+	fprintf(f, "#!/bin/sh\n: >%s\necho ckptd: no good >&2\nexit 1\n", started);
+	assert_int_equal(fclose(f) | chmod(program, 0700), 0);
+	p.flags = CKPT_AUTOSTART | CKPT_REQUIRE;
+	p.log = count_refused;
+	for (uint32_t i = 0; i < 2; i++) {
+		atomic_store(&refused, 0);
+		p.restart_wait_ns = i ? 1 : UINT64_MAX;
+		start(1, 0);
+		rank_open(&K, &p, 0);
+		assert_int_equal(setenv("PATH", H.dir, 1), 0);
+		host_stop(&H);
+		if (i == 0) {
+			assert_soon(atomic_load(&refused) > 0);
+			assert_false(is_there(started));
+			host_start(&H, NULL);
+			must_reattach(&K, 1);
+			assert_false(is_there(started));
+			rank_close(&K, 0);
+			host_stop(&H);
+		} else {
+			assert_soon(is_there(started));
+			rank_close(&K, 0);
+		}
+		assert_int_equal(setenv("PATH", before, 1), 0);
+	}
 }
 
 /* --- room --- */
