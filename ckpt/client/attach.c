@@ -1089,9 +1089,9 @@ static void say_what_is_new(ckpt *c)
 	if (atomic_exchange(&c->unclean_say, false)) {
 		struct ckpt_err err = { 0 };
 
-		(void)ckpt_why(c, &err);
-		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
-			 err.msg);
+		if (ckpt_why(c, &err) < 0)
+			log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank,
+				 c->job, err.msg);
 	}
 	if (atomic_exchange(&c->blob_say, false)) {
 		char why[SHARED_TEXT];

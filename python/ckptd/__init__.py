@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import AlreadyAttached as AlreadyAttached
     from .errors import AveragesLeftOut as AveragesLeftOut
     from .errors import CkptdError as CkptdError
+    from .errors import CkptdWarning as CkptdWarning
     from .errors import Damaged as Damaged
     from .errors import ExtraError as ExtraError
     from .errors import ForkedError as ForkedError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .errors import Preempted as Preempted
     from .errors import ReplicasDrifted as ReplicasDrifted
     from .errors import StateMoved as StateMoved
+    from .errors import StepsPassed as StepsPassed
     from .errors import Superseded as Superseded
     from .errors import UnattachedOptimizer as UnattachedOptimizer
     from .errors import UnguardedUpdate as UnguardedUpdate
@@ -59,6 +61,7 @@ _WHERE: Dict[str, str] = {
     "load": "_fill",
     "view": "_view",
     "CkptdError": "errors",
+    "CkptdWarning": "errors",
     "AlreadyAttached": "errors",
     "AveragesLeftOut": "errors",
     "Damaged": "errors",
@@ -74,6 +77,7 @@ _WHERE: Dict[str, str] = {
     "Preempted": "errors",
     "ReplicasDrifted": "errors",
     "StateMoved": "errors",
+    "StepsPassed": "errors",
     "Superseded": "errors",
     "UnattachedOptimizer": "errors",
     "UnguardedUpdate": "errors",

@@ -37,9 +37,9 @@ import pickle
 import struct
 import sys
 import types
-import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
+from . import _told
 from ._codec_types import (
     AT_MIN as AT_MIN,
     class_name as class_name,
@@ -676,7 +676,7 @@ _DECODE: Dict[str, Callable[[_Decoder, Any], Any]] = {
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text + ": the value stays as it was written", UserWarning, stacklevel=4)
+    _told.tell("value: " + text, text + ": the value stays as it was written", own=True)
 
 
 def decode(

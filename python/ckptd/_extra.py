@@ -15,10 +15,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import sys
-import warnings
 from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _codec, _lib, _nested, errors
+from . import _codec, _lib, _nested, _told, errors
 from ._lib import Blob, Got, Handle
 from ._rng import Rng, generator_item
 from .errors import ExtraError
@@ -294,10 +293,10 @@ class Decoded:
         self.todo = []
 
     def warn(self, step: int) -> None:
-        """One UserWarning says what is not as it was."""
+        """One warning says what is not as it was."""
         notes = ["%s was not saved, and stays as it is" % name for name in self.missing] + self.notes
         if notes:
-            warnings.warn("step %d: %s" % (step, "; ".join(notes)), UserWarning, stacklevel=3)
+            _told.tell("extras", "step %d: %s" % (step, "; ".join(notes)), own=True)
 
 
 class Extras:

@@ -37,7 +37,6 @@ from ._types import Devices, Entry, Mesh, Part
 from ._values import *
 
 log = logging.getLogger("ckptd")
-log.addHandler(logging.NullHandler())  # nothing is printed unless the program configures logging
 
 WAIT_SLICE = 0.2  # seconds: how long a wait stays in the library before it looks for signals and detach
 NOTES_MAX = 16
@@ -88,6 +87,7 @@ class Handle:
         self._before_at = ctypes.addressof(self._before)
         self._streams = (ckpt_stream * 1)()  # those of further devices, in both
         self._note_keys: Dict[str, bytes] = {}
+        self._now = ckpt_stats(size=ctypes.sizeof(ckpt_stats))
         self._snapshot = lib.ckpt_snapshot
         self._guard = lib.ckpt_guard
         self._last = lib.ckpt_last
@@ -541,6 +541,17 @@ class Handle:
     def stats(self) -> Stats:
         """[any] ckpt_stats."""
         s = ckpt_stats(size=ctypes.sizeof(ckpt_stats))
+        self._stats_into(s)
+        fields = {f.name: getattr(s, f.name) for f in dataclasses.fields(Stats)}
+        fields["stall_log2_ns"] = tuple(s.stall_log2_ns)
+        return Stats(**fields)
+
+    def committed(self) -> int:
+        """[any] The newest committed step, of ckpt_stats: it makes no Stats."""
+        self._stats_into(self._now)
+        return int(self._now.last_committed_step)
+
+    def _stats_into(self, s: ckpt_stats) -> None:
         c = self._enter_any()
         try:
             rc = self._lib.ckpt_stats(c, byref(s))
@@ -548,9 +559,6 @@ class Handle:
             self._leave_any()
         if rc < 0:
             raise errors.error("stats", rc, _say("stats", rc))
-        fields = {f.name: getattr(s, f.name) for f in dataclasses.fields(Stats)}
-        fields["stall_log2_ns"] = tuple(s.stall_log2_ns)
-        return Stats(**fields)
 
     def why(self) -> Optional[errors.CkptdError]:
         """[any] Why the newest snapshot took nothing or was torn, or steps are not written (ckpt_why).
@@ -668,7 +676,8 @@ def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
             text = from_text(line)
             if level <= 4:
                 queue.append(Notice(level, text))
-            log.log(_LEVELS.get(level, logging.INFO), "%s", text)
+            if log.hasHandlers():  # otherwise `_told` warns, once of each kind, and logging itself would on each rank
+                log.log(_LEVELS.get(level, logging.INFO), "%s", text)
         except Exception:  # of a handler of the user's logging: it must not reach C
             pass
         finally:

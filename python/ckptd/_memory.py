@@ -50,7 +50,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from typing import Union
 
-from . import _cuda
+from . import _cuda, _told
 
 if TYPE_CHECKING:
     import torch
@@ -323,7 +323,7 @@ def cuda_register(address: int, nbytes: int) -> bool:
     cuda: Any = torch.cuda
     result = cuda.cudart().cudaHostRegister(address, nbytes, 1)  # cudaHostRegisterPortable
     if int(result) != 0:
-        _log.warning("cudaHostRegister of %d bytes failed: %s", nbytes, result)
+        _told.tell("cudaHostRegister", "cudaHostRegister of %d bytes failed: %s" % (nbytes, result), own=True)
     return int(result) == 0
 
 
@@ -352,7 +352,9 @@ def _gather(tensors: "Iterable[Union[torch.Tensor, Tuple[str, torch.Tensor]]]") 
                 storage = plain.untyped_storage()
             except (NotImplementedError, RuntimeError) as error:  # sparse, quantised by an opaque type, ...
                 why = str(error).split("\n")[0]
-                _log.warning("%s stays where it is: it has no storage (%s)", name or _looks(plain), why)
+                _told.tell(
+                    "stays: no storage", f"{name or _looks(plain)} stays where it is: it has no storage ({why})", own=True
+                )
                 continue
             store = stores.setdefault(storage._cdata, _Store(storage))
             store.on_device = _cuda.index_of(plain) is not None
@@ -501,17 +503,17 @@ def _give_back() -> None:
 
 
 def _say(stays: Sequence[Foreign]) -> None:
-    """One line of the log for each reason."""
+    """A warning for each reason."""
     by_reason: Dict[str, List[Foreign]] = {}
     for stay in stays:
         by_reason.setdefault(stay.reason, []).append(stay)
     for reason, some in by_reason.items():
         names = [name for stay in some for name in stay.names[:1]]
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        _log.warning(
-            "%d bytes stay outside the daemon's memory, and a thread of this process copies them, because %s: %s%s",
+        text = "%d bytes stay outside the daemon's memory, and a thread of this process copies them, because %s: %s%s" % (
             sum(stay.nbytes for stay in some), reason, ", ".join(names[:NAMES_SHOWN]), more,
         )  # fmt: skip
+        _told.tell("stays: " + reason, text, own=True)
 
 
 # --- the meta device ---
@@ -577,10 +579,8 @@ def materialise(
         param._sharded_param_data = plan.view(param._sharded_param_data)
     not_saved = tuple(slot.name for slot in slots if not slot.saved)
     if not_saved:
-        _log.warning(
-            "buffers that no checkpoint holds are zero after they left the meta device; set them yourself: %s",
-            ", ".join(not_saved),
-        )
+        text = "buffers that no checkpoint holds are zero after they left the meta device; set them yourself: %s"
+        _told.tell("meta buffers", text % ", ".join(not_saved), own=True)
     return Materialised(len({id(slot.tensor) for slot in slots}), plan.nbytes, not_saved)
 
 

@@ -5,10 +5,9 @@ own, which needs no device."""
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import Any, Callable, Optional
 
-log = logging.getLogger("ckptd")
+from . import _told
 
 # torch has no unsigned 64-bit minimum: the same order, from -2**63 on.
 _HALF = 1 << 63
@@ -39,6 +38,6 @@ def together(rank: int, world: int, has_device: bool, timeout: float) -> Optiona
 
     if least(int(has_device)):
         return least
-    log.warning("nccl=True: %s has no state on a CUDA device: each rank reads all of its memory when it restores",
-                "another rank" if has_device else "rank %d" % rank)  # fmt: skip
+    text = "nccl=True: %s has no state on a CUDA device: each rank reads all of its memory when it restores"
+    _told.tell("nccl", text % ("another rank" if has_device else "rank %d" % rank))
     return None

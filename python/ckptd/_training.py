@@ -14,10 +14,9 @@ import logging
 import os
 from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _abi, _arguments, _averaged, _cuda, _frozen, _lib, _optim, _state, errors
+from . import _abi, _arguments, _averaged, _cuda, _frozen, _lib, _optim, _state, _told, errors
 from ._heard import Heard
 from ._memory import Arena, materialise, tensors_of
-from ._outcome import warn
 from ._session import Session, aliases_of
 from ._types import Mesh
 from ._watch import Change, Kind, Watch
@@ -65,7 +64,6 @@ class Training:
         self._watch: Optional[Watch] = None
         self._following = False  # a change was found, and the declaration does not follow it yet
         self._aliased: List[str] = []
-        self._said: Dict[Kind, bool] = {}
         self._before_fit: Optional[List[Dict[Any, Any]]] = None  # what the optimizers' states had
 
     def begin(self) -> None:
@@ -116,7 +114,7 @@ class Training:
         before = [_keys(optim) for optim in self.optims]
         for optim, component in zip(self.optims, self.components):
             for problem in _state.create_state_like(optim, saved, names=self.names, component=component):
-                log.warning("%s", problem)
+                _told.tell("optimizer state", problem, own=True)
         if [_keys(optim) for optim in self.optims] != before:
             self._before_fit = before
             self._declare(0)
@@ -327,10 +325,7 @@ class Training:
                 continue
             text = "tensors of the training state were %s after step %d (%d of them): %s (%s). They are saved as they are now%s" % (
                 kind.value, min(c.since for c in some), len(some), names, some[0].detail, stale)  # fmt: skip
-            log.warning("%s", text)
-            if not self._said.get(kind):
-                self._said[kind] = True
-                warn(errors.StateMoved, text)
+            _told.tell("moved: " + kind.value, text, errors.StateMoved, own=True)
 
     def close(self) -> None:
         """The handle is detached: the memory stays with the tensors in it."""

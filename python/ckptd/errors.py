@@ -136,24 +136,32 @@ class Preempted(Exception):
         return str(self.args[2])
 
 
-class StateMoved(UserWarning):
+class CkptdWarning(UserWarning):
+    """What a program should know, and goes on with. Those below are kinds of it."""
+
+
+class StateMoved(CkptdWarning):
     """A tensor of the training state was replaced, moved, freed or resized behind the checkpoint's back."""
 
 
-class ReplicasDrifted(UserWarning):
+class ReplicasDrifted(CkptdWarning):
     """Ranks that should hold the same elements of a tensor hold different ones."""
 
 
-class AveragesLeftOut(UserWarning):
+class AveragesLeftOut(CkptdWarning):
     """Averages of the weights have left out more than 1 % of the steps: the same run may end with other averages."""
 
 
-class NotSaving(UserWarning):
+class StepsPassed(CkptdWarning):
+    """Newer steps than the one that was restored are damaged, and were passed over."""
+
+
+class NotSaving(CkptdWarning):
     """Training continues, and at the moment its steps are not saved."""
 
 
 class UnguardedUpdate(NotSaving):
-    """An optimizer updated the state outside of `with run.step`: the step that follows is not saved."""
+    """The state was changed outside of `with run.step`: a step is not saved, for it might have half of the change."""
 
 
 class UnattachedOptimizer(NotSaving):

@@ -2,8 +2,8 @@
 """attach() and Run: what a training program calls. docs/PYTORCH.md is the manual.
 
 A run is one rank. All ranks of the job call attach, restore, save, averaged and detach alike, as they call collectives;
-no collective of torch is ever called. Nothing is printed: messages go to logging.getLogger("ckptd"), and warnings are
-those of `errors`.
+no collective of torch is ever called. Messages go to logging.getLogger("ckptd"); warnings are those of `errors`, and
+`_told` says who reads them.
 
 Invariant: between the entry and the exit of a step, and nowhere else, the program changes the state; a snapshot is
 taken of a state that the whole step has made, or not at all.
@@ -23,11 +23,11 @@ import types
 import weakref
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _arguments, _averaged, _cuda, _lib, _state, errors
+from . import _arguments, _averaged, _cuda, _lib, _state, _told, errors
 from ._blobs import Blobs, extras_of
 from ._extra import Decoded
 from ._launch import launch
-from ._outcome import Outcomes, warn
+from ._outcome import COMMIT_MAX, MARKS_MAX, Outcomes, Standstill
 from ._progress import Progress
 from ._signals import Signals
 from ._together import together
@@ -37,8 +37,12 @@ log = logging.getLogger("ckptd")
 
 WAIT_MAX = 3600.0  # seconds: how long wait and save wait unless they are told otherwise
 WITHIN = 25.0  # seconds from a signal to SIGKILL, unless on_signal is told otherwise: torchrun leaves 30
-DRIFTED = "have drifted apart"  # in the library's line about replicas that are not equal
-LEFT_OUT = "averages of the weights have left out"  # in that about steps that averages lack
+_PERSIST = {_lib.CKPT_PERSIST: True, _lib.CKPT_FINAL: True, _lib.CKPT_STAGE_ONLY: False}  # by the flags of a mark
+_TODO = (  # if nothing is saved for this reason
+    (" changed ", "Put all that changes the state into the block of run.step"),
+    (" late", 'Let steps wait for the copy of the step before (guard="finish"), or mark fewer steps (every=)'),
+    ("", "Mark fewer steps (every=), or write fewer (persist_every=)"),
+)
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
@@ -80,7 +84,8 @@ class _Step:
     def __enter__(self) -> "_Step":
         wanted = self._run._enter(self._step, self._persist)
         self._loss, self._notes = self._run._fetch(self._loss, self._notes)
-        self._run._progress.enter(self._step, wanted, weakref.ref(self))  # the last thing: until then nothing changes
+        here = weakref.ref(self, self._run._dropped)
+        self._run._progress.enter(self._step, wanted, here)  # the last thing: until then nothing changes
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -108,7 +113,9 @@ class Run:
         handle: _lib.Handle,
         training: Training,
         outcomes: Outcomes,
+        teller: _told.Teller,
         *,
+        persist_every: int,
         every: int,
         timeout: float,
         averages: Mapping[str, str],
@@ -117,6 +124,7 @@ class Run:
         """For attach only."""
         self._handle, self._training, self._outcomes = handle, training, outcomes
         self._session = training.session
+        self._standstill, self._teller = Standstill(persist_every, self._fate), teller
         self._every, self._timeout, self._specs = every, timeout, dict(averages)
         self._agree = agree  # where restores are over NCCL
         self._blobs: Optional[Blobs] = None  # until _begin
@@ -126,6 +134,7 @@ class Run:
         self._notes: Mapping[str, float] = {}  # of the newest step
         self._given: Optional[Tuple[Any, Any]] = None  # loss and notes, while nobody needs their values
         self._restored = False  # restore was called, and did not fail
+        self._lost: Optional[errors.CkptdError] = None  # why a step came to nothing: the newest one that was asked for
         self._wait_said = False
         self._averaging = ""  # the average that is in the model
         self._lent: Optional[_averaged.Average] = None  # it has weights of the model, which must go back
@@ -143,7 +152,8 @@ class Run:
         self._blobs.declare(self._training.mesh())
         for name, spec in self._specs.items():
             self._handle.average(name, spec)
-        self._seal(self._timeout)
+        if not self._seal(self._timeout):
+            self._say_wait()
 
     rank = property(lambda self: self._handle.rank, doc="This rank, of the whole job.")
     world = property(lambda self: self._handle.world, doc="The number of ranks of the job.")
@@ -197,6 +207,10 @@ class Run:
         where = {1: "memory", 2: "disk"}.get(got.where, "")
         restored = Restored.of(got.step, missing=missing, unused=unused, passed=got.passed, where=where)
         self._progress.filled(got.step)
+        self._standstill.restored()
+        if got.passed:
+            text = "step %d is restored, because newer steps are damaged, and were passed over:\n%s"
+            _told.tell("passed", text % (got.step, got.passed), errors.StepsPassed)
         self._restored = True
         try:
             extras.load()
@@ -206,6 +220,7 @@ class Run:
             self._training.restored(got.step)
         self._progress.restored()
         extras.warn(got.step)
+        self._say_notices()
         return restored
 
     def _fill(
@@ -241,14 +256,16 @@ class Run:
                 if step is not None or flags & _lib.CKPT_EXACT or (dry.step, dry.where) in tried:
                     raise
                 tried[dry.step, dry.where] = e
-                log.warning("step %d cannot be restored, and the next older one is tried: %s", dry.step, e)
+                text = "step %d cannot be restored, and the next older one is tried: %s" % (dry.step, e)
+                _told.tell("step %d is damaged" % dry.step, text, None)
                 continue
             except BaseException:
                 self._unfit()
                 raise
             if (got.where, got.id) != (dry.where, dry.id):  # another one took its place meanwhile
                 extras = self._blobs.extras.decode(self._handle, got)
-            return extras, dataclasses.replace(got, passed=dry.passed), missing, unused
+            passed = dry.passed or "\n".join("step %d: %s" % (step, e) for (step, _), e in tried.items())
+            return extras, dataclasses.replace(got, passed=passed), missing, unused
 
     def _fill_tensors(self, dry: _lib.Got, flags: int, missing: _Names) -> _lib.Got:
         """Fill the tensors of the step that was compared, and of no other. Where no rank lacks anything, the restore
@@ -269,9 +286,10 @@ class Run:
     def _nothing(self) -> Restored:
         self._restored = True
         if self._training.materialised:
-            log.warning(
+            _told.tell(
+                "nothing for meta",
                 "there is nothing to restore, and the model was on the meta device: its memory is zero, initialise it before "
-                "the first step"
+                "the first step",
             )
         return Restored.of(0)
 
@@ -282,7 +300,7 @@ class Run:
         if not self._session.no_daemon:
             raise errors.error("restore", errno.ETIMEDOUT, self._session.why)
         if not self._training.store_may_have_steps():
-            self._outcomes.unsaved("detached", 0, errors.error("restore", errno.ECONNREFUSED, self._session.why))
+            self._unsaved("detached", 0, errors.error("restore", errno.ECONNREFUSED, self._session.why))
             return False
         raise errors.error(
             "restore",
@@ -315,7 +333,8 @@ class Run:
         if strict:
             head = before + "checkpoint and program differ in %d names (strict=False restores the others):" % len(lines)
             raise errors.error("restore", errno.EMEDIUMTYPE, "\n".join([head] + lines))
-        log.warning("%scheckpoint and program differ: %s", before, _arguments.names(lines))
+        text = "%scheckpoint and program differ in %d names, and the others are restored (strict=False): %s"
+        _told.tell("names", text % (before, len(lines), _arguments.names(lines)), own=True)
 
     # ---- steps ----
 
@@ -365,7 +384,8 @@ class Run:
         assert step is not None
         log.debug("step %d was ended by an exception: no snapshot is taken of it", step)
         if wanted and self.world > 1:
-            log.warning("step %d was ended by an exception on rank %d: no rank saves it", step, self.rank)
+            text = "step %d was ended by an exception on rank %d: no rank saves it" % (step, self.rank)
+            _told.tell("block", text, own=True)
             self._refuse(step)
 
     def _refuse(self, step: int) -> None:
@@ -417,6 +437,8 @@ class Run:
     def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
         first = not any(self._outcomes.count.values())
+        self._standstill_say()
+        self._standstill.marked(time.monotonic(), step, _PERSIST.get(flags))
         notes = self._notes_now()
         assert self._blobs is not None
         try:
@@ -426,7 +448,7 @@ class Run:
                     self._handle.snapshot(step, flags)
                 kind, why = problem
                 code = errno.EFAULT if kind == "unmarked" else errno.EINVAL
-                self._outcomes.unsaved(kind, step, errors.error("snapshot", code, why))
+                self._unsaved(kind, step, errors.error("snapshot", code, why))
                 return False
             failed = self._collect()
             if not self._session.ready:
@@ -439,18 +461,18 @@ class Run:
             self._progress.came_to_nothing(step)
             if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
-            self._outcomes.unsaved("refused", step, e)
+            self._unsaved("refused", step, e)
             return False
         except errors.Superseded:  # no step of this run is ever saved again
             self._progress.came_to_nothing(step)
             raise
         except errors.CkptdError as e:
             self._progress.came_to_nothing(step)
-            self._outcomes.unsaved("refused", step, e)
+            self._unsaved("refused", step, e)
             return False
         if failed is not None:
             self._progress.came_to_nothing(step)
-            self._outcomes.unsaved("extra", step, failed)
+            self._unsaved("extra", step, failed)
             return False
         return self._judge_mark(step, rc)
 
@@ -480,23 +502,69 @@ class Run:
         """Something was declared since. If the others did not come in time once, a step waits no longer for them."""
         if self._seal(RETRY if self._wait_said else self._timeout):
             self._wait_said = False
-        elif not self._session.no_daemon and not self._wait_said:
+            _told.ended("waits")
+        else:
+            self._say_wait()
+
+    def _say_wait(self) -> None:
+        """A seal was not ready in time: other ranks are missing."""
+        if not self._session.no_daemon and not self._wait_said:
             self._wait_said = True
-            log.warning("snapshots are skipped until all ranks have sealed: %s", self._session.why)
+            text = "no step is saved until all ranks are there: %s" % self._session.why
+            _told.tell("waits", text, errors.NotSaving, own=True)
 
     def _judge_mark(self, step: int, rc: int) -> bool:
         if rc in (0, _lib.CKPT_FAILING):
             self._progress.marked()
             self._outcomes.taken(step)
             if rc == _lib.CKPT_FAILING:
-                self._outcomes.unsaved("failing", step, self._error(errno.EIO, "steps cannot be written"))
+                self._unsaved("failing", step, self._error(errno.EIO, "steps cannot be written"))
+            else:
+                _told.ended("failing")
             return True
         self._progress.came_to_nothing(step)
         if rc == _lib.CKPT_DETACHED:
-            self._outcomes.unsaved("detached", step, self._error(errno.ECONNREFUSED, "no daemon is attached"))
+            self._unsaved("detached", step, self._error(errno.ECONNREFUSED, "no daemon is attached"))
         else:
             self._outcomes.passing("skipped", step, str(self._error(errno.ENOENT, "")))
         return False
+
+    def _unsaved(self, kind: str, step: int, error: errors.CkptdError) -> None:
+        self._outcomes.unsaved(kind, step, error, self._committed_said())
+
+    def _committed_said(self) -> str:
+        step = self._committed()
+        return "The newest committed step is %d" % step if step else "No step is committed yet"
+
+    def _standstill_say(self) -> None:
+        """Rank 0 tells it if all ranks together have saved nothing for long."""
+        if self.rank != 0 or self._progress.due < 0:
+            return
+        what = self._standstill.asked(time.monotonic(), self._handle.committed())
+        if what is None or self._outcomes.warned:
+            return
+        why = str(self._lost or self._handle.why() or "ckptd still writes the steps before")
+        text = "the last %d marked steps came to nothing, and training continues" % MARKS_MAX
+        if what == "commits":
+            text = "no step was committed for %.0f s, and training continues" % COMMIT_MAX
+        todo = next(do for word, do in _TODO if word in why)
+        _told.tell(
+            "standstill: " + what,
+            "%s: %s\n%s. `ckptctl status` prints what ckptd does and what it waits for. %s"
+            % (text, why, self._committed_said(), todo),
+            errors.NotSaving,
+        )
+
+    def _fate(self, step: int) -> Optional[bool]:
+        """Was it staged? None: it is on the way."""
+        try:
+            self._handle.wait(step, _lib.CKPT_STAGED, 0.0)
+            return True
+        except errors.TimedOut:
+            return None
+        except errors.CkptdError as e:
+            self._lost = e
+            return False
 
     def _error(self, code: int, text: str) -> errors.CkptdError:
         """What ckpt_why says, or this."""
@@ -511,7 +579,8 @@ class Run:
                 self._handle.wait(step, _lib.CKPT_COMMITTED, left)
                 committed = True
             except errors.CkptdError as e:
-                log.warning("step %d is the last one, and is not committed: %s", step, e)
+                text = "step %d is the last one, and is not committed: %s" % (step, e)
+                _told.tell("last", text, errors.NotSaving)
         raise errors.Preempted(step, committed)
 
     def _seal(self, timeout: float) -> bool:
@@ -519,10 +588,14 @@ class Run:
 
     def _say_notices(self) -> None:
         for notice in self._handle.notices():
-            if DRIFTED in notice.text:
-                warn(errors.ReplicasDrifted, notice.text)
-            if LEFT_OUT in notice.text:
-                warn(errors.AveragesLeftOut, notice.text)
+            _told.tell_line(notice.text)
+
+    def _dropped(self, _: Any) -> None:
+        """The object of a step is no more. If its block had not ended, nothing will end it."""
+        if self._progress.inside is not None and self._progress.block is None:
+            text = "step %d was entered and never left, because its object was dropped: write `with run.step(n):`. The " \
+                   "state is unfinished, and not saved until a block ends"  # fmt: skip
+            _told.tell("dropped", text % self._progress.inside, errors.NotSaving, own=True)
 
     def _outside(self, call: str) -> None:
         """Raise if this call cannot be made now."""
@@ -782,6 +855,9 @@ class Run:
             self._signals.remove()
         self._training.heard.close()
         self._disown()
+        if self._handle.attached:
+            self._say_notices()
+            self._standstill_say()
         for what, run in list(_attached.items()):
             if run is self:
                 del _attached[what]
@@ -789,6 +865,7 @@ class Run:
             self._handle.detach(drain)
         finally:
             self._training.close()
+            self._teller.close()
 
     def __enter__(self) -> "Run":
         return self
@@ -902,6 +979,7 @@ def attach(
             raise errors.error("attach", errno.EBUSY, text)
     place = launch(rank, world)
     ranks = _arguments.ranks_of(ranks, place.rank, place.world)
+    teller = _told.begin(place.rank, place.token, os.fspath(store or ""), job, generation)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     agree = together(place.rank, place.world, bool(devices), timeout) if nccl else None
     flags |= _lib.CKPT_NCCL if agree else 0
@@ -915,7 +993,8 @@ def attach(
     )  # fmt: skip
     try:
         training = Training(handle, model, optim, masters, memory, (store, job), ranks, devices)
-        run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {}, agree=agree)
+        run = Run(handle, training, Outcomes(strict), teller, persist_every=persist_every, every=every, timeout=timeout,
+                  averages=averages or {}, agree=agree)  # fmt: skip
         run._begin(extra)
     except BaseException:
         with contextlib.suppress(errors.CkptdError):

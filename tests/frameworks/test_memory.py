@@ -19,7 +19,7 @@ from memory_ranks import MIB, Shared, in_process, on_ranks, peak_begins, state_o
 import torch
 from torch import nn
 
-from ckptd import _memory
+from ckptd import _memory, _told
 from ckptd._memory import Arena, fsdp_params, materialise, plain_tensors
 from torch_names import fsdp2_on_cpu, since
 
@@ -64,6 +64,7 @@ def equal(test, one, two):
 
 class MovedState(unittest.TestCase):
     def setUp(self):
+        _told.begin(0)
         self.arena = Arena(Shared())
 
     def inside(self, tensors):
@@ -183,10 +184,12 @@ class MovedState(unittest.TestCase):
 
 class WhatStays(unittest.TestCase):
     def setUp(self):
+        _told.begin(0)
         self.arena = Arena(Shared())
 
     def stays(self, tensor, reason):
         before, at = tensor.clone(), tensor.data_ptr()
+        _told.begin(0)  # whatever was told before
         with self.assertLogs("ckptd", "WARNING") as logs:
             left = self.arena.move_in([("model/it", tensor), torch.ones(3)])
         self.assertEqual(len(left), 1)
@@ -334,6 +337,7 @@ class WithoutExchange(unittest.TestCase):
 
 class MetaDevice(unittest.TestCase):
     def setUp(self):
+        _told.begin(0)
         self.arena = Arena(Shared())
 
     def test_parameters_stay_the_same_objects_with_their_ties_attributes_and_optimizer(self):
