@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import operator
+import os
 import re
 from itertools import chain
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _cuda, _lib, errors
 from ._memory import meta_device
@@ -79,6 +80,27 @@ def names(found: Iterable[str]) -> str:
     all_of = list(found)
     text = ", ".join(all_of[:NAMED])
     return text + (" and %d more" % (len(all_of) - NAMED) if len(all_of) > NAMED else "")
+
+
+def store_of(store: Union[str, "os.PathLike[str]", None]) -> Optional[str]:
+    """The directory of attach's store=, or of CKPTD_STORE, which exists now: `~` is a home directory, and missing
+    parents are made. None: neither was given, which the library says. ValueError: no checkpoint can be saved there."""
+    given = os.environ.get("CKPTD_STORE") if store is None else os.fspath(store)
+    if not given:
+        return None
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given):
+        text = "store is %r, a URL: ckptd saves into directories; give it one of a file system that is mounted here"
+        raise ValueError(text % given)
+    path = os.path.abspath(os.path.expanduser(given))
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+            code = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code))
+    except OSError as e:
+        why = "it is a file" if isinstance(e, FileExistsError) else e.strerror
+        raise ValueError("store is %r: no checkpoint can be saved into %s: %s" % (given, path, why)) from e
+    return path
 
 
 def torch_check() -> None:

@@ -35,6 +35,7 @@ from ._abi import *
 from ._load import library, load
 from ._types import Devices, Entry, Mesh, Part
 from ._values import *
+from ._words import said
 
 log = logging.getLogger("ckptd")
 
@@ -171,7 +172,7 @@ class Handle:
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))
         if rc < 0:
-            raise errors.error("attach", rc, from_text(self._err.msg))
+            raise errors.error("attach", rc, said(from_text(self._err.msg)))
         self._c = handle.value
         assert self._c is not None
         _callbacks[self._c] = (self._log_fn, self._agree_fn)
@@ -225,7 +226,7 @@ class Handle:
         try:
             rc: int = getattr(self._lib, "ckpt_" + name)(c, *args, byref(self._err))
             if rc < 0:
-                raise errors.error(name, rc, from_text(self._err.msg) or _say(name, rc))
+                raise errors.error(name, rc, said(from_text(self._err.msg)) or _say(name, rc))
             return rc
         finally:
             self._one.release()
@@ -324,7 +325,7 @@ class Handle:
         while True:
             left = until - time.monotonic()
             rc = self._call("seal", to_ns(min(max(left, 0.0), WAIT_SLICE)))
-            self._waits_for = from_text(self._err.msg) if rc else ""
+            self._waits_for = said(from_text(self._err.msg)) if rc else ""
             if rc != CKPT_SKIPPED or left <= WAIT_SLICE:
                 return rc
 
@@ -388,7 +389,7 @@ class Handle:
     def _raise_why(self, call: str, rc: int) -> None:
         """The library's sentence, if ckpt_why has one for this very code."""
         known = self._lib.ckpt_why(self._c, byref(self._err)) == rc
-        raise errors.error(call, rc, from_text(self._err.msg) if known else _say(call, rc))
+        raise errors.error(call, rc, said(from_text(self._err.msg)) if known else _say(call, rc))
 
     def guard(self) -> int:
         """The state is about to change (ckpt_guard). 0 or CKPT_TORN."""
@@ -460,7 +461,7 @@ class Handle:
                     raise errors.error("wait", errno.ESHUTDOWN, text)
                 if rc == 0:
                     return
-                text = from_text(err.msg)
+                text = said(from_text(err.msg))
                 if rc == -errno.ETIMEDOUT:  # the library's sentence has the length of the slice
                     text = re.sub(r"after [0-9.]+ s$", "after %.1f s" % timeout, text)
                 raise errors.error("wait", rc, text)
@@ -510,7 +511,7 @@ class Handle:
             nunused=got.nunused,
             npassed=got.npassed,
             id=from_text(got.id),
-            passed=from_text(got.passed),
+            passed=said(from_text(got.passed)),
             averages=from_text(got.averages),
         )
 
@@ -573,7 +574,7 @@ class Handle:
             rc = self._lib.ckpt_why(c, byref(err))
         finally:
             self._leave_any()
-        return errors.error("wait", rc, from_text(err.msg)) if rc < 0 else None
+        return errors.error("wait", rc, said(from_text(err.msg))) if rc < 0 else None
 
     def notices(self) -> List[Notice]:
         """[any] The library's warnings and errors since the last call, oldest first; at most 256 are kept."""
@@ -673,7 +674,7 @@ def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
     def take(_ctx: Any, level: int, line: bytes) -> None:
         _logging.now = True
         try:
-            text = from_text(line)
+            text = said(from_text(line))
             if level <= 4:
                 queue.append(Notice(level, text))
             if log.hasHandlers():  # otherwise `_told` warns, once of each kind, and logging itself would on each rank

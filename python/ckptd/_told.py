@@ -31,7 +31,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 LIBRARY: Dict[str, Optional[Type[Warning]]] = {
     "have drifted apart": errors.ReplicasDrifted,
     "averages of the weights have left out": errors.AveragesLeftOut,
-    "changed %s after ckpt_snapshot and before": errors.UnguardedUpdate,
+    " is torn: ": errors.UnguardedUpdate,
     "trains without a daemon; the library tries again": None,
     "the daemon has exited; training continues": None,
     "a newer launch has taken over; snapshots stop": None,
@@ -42,6 +42,7 @@ LIBRARY: Dict[str, Optional[Type[Warning]]] = {
     "snapshots were skipped": None,
     "passed over": None,
     "has steps, and no rank has called": None,
+    "until it succeeds": None,
 }
 
 
@@ -109,7 +110,7 @@ def tell(
 
 def tell_line(text: str) -> None:
     """A warning of the library, which has it in the log already."""
-    phrase = next((p for p in LIBRARY if all(part in text for part in p.split("%s"))), None)
+    phrase = next((p for p in LIBRARY if p in text), None)
     category = LIBRARY[phrase] if phrase is not None else errors.CkptdWarning
     kind = "library: " + (phrase or re.sub(r"\d+", "", text)[:60])
     if category is None or kind in _teller.said:

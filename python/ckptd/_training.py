@@ -55,7 +55,7 @@ class Training:
         self.materialised = False
         self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
-        self._store, self._job = where
+        self.store, self._job = where
         self._ranks = ranks
         self.devices = devices
         if devices:
@@ -172,10 +172,10 @@ class Training:
 
     def store_may_have_steps(self) -> bool:
         """Is there something in the directory of this job? True also if that cannot be seen."""
-        if self._store is None or self._job is None:
+        if self.store is None or self._job is None:
             return True
         try:
-            with os.scandir(os.path.join(os.fspath(self._store), self._job)) as found:
+            with os.scandir(os.path.join(os.fspath(self.store), self._job)) as found:
                 return any(found)
         except FileNotFoundError:
             return False

@@ -32,7 +32,7 @@ from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _fill, _layout, _reader
+from . import _arguments, _fill, _layout, _reader
 from ._pieces import DTYPES, Range
 from ._types import Entry, Home, Layout, Part
 from .errors import CkptdError, NothingToRestore, error
@@ -578,7 +578,7 @@ class Writer(StorageWriter):
         timeout: float = 600.0,
     ) -> None:
         super().__init__()
-        self._options = _Options(os.path.abspath(os.fspath(store)), job, socket, resume, timeout)
+        self._options = _Options(_arguments.store_of(store) or "", job, socket, resume, timeout)
         self.names = names
         self.step = step
         self._given = step

@@ -46,7 +46,7 @@ _TODO = (  # if nothing is saved for this reason
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
-
+_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 _Names = Tuple[str, ...]
 
@@ -136,6 +136,7 @@ class Run:
         self._restored = False  # restore was called, and did not fail
         self._lost: Optional[errors.CkptdError] = None  # why a step came to nothing: the newest one that was asked for
         self._wait_said = False
+        self._here: Tuple[Any, ...] = ()  # the store, the job, the rank and the launch that attach was given
         self._averaging = ""  # the average that is in the model
         self._lent: Optional[_averaged.Average] = None  # it has weights of the model, which must go back
         self._averages: Dict[str, _averaged.Average] = {}
@@ -899,6 +900,22 @@ def _half_restored(e: errors.ExtraError, restored: Restored) -> errors.ExtraErro
     return said
 
 
+def _make_way(objects: Sequence[Any], here: Tuple[Any, ...], replace: bool) -> None:
+    """Runs of this process that have one of these objects, or are this rank of the job, are detached. Without replace:
+    AlreadyAttached names the first."""
+    for run in [run for run in _runs if run._handle.attached]:
+        shared = [what for what in objects if _attached.get(what) is run]
+        if not shared and run._here != here:
+            continue
+        if not replace:
+            text = "%s is attached already in this process, as rank %d of job %s in %s, %s: give attach replace=True to detach " \
+                   "that run first, or call its detach()"  # fmt: skip
+            what = "this %s" % type(shared[0]).__name__ if shared else "rank %d of job %s" % (run.rank, run._handle.job)
+            now = "at step %d" % run._progress.finished if run._progress.finished >= 0 else "before its first step"
+            raise errors.error("attach", errno.EBUSY, text % (what, run.rank, run._handle.job, run._training.store, now))
+        run.detach()
+
+
 def attach(
     model: Any,
     optim: Any = None,
@@ -929,6 +946,7 @@ def attach(
     keep_every: int = 0,
     keep_within: Optional[str] = None,
     keep_best: Optional[Union[str, Sequence[str]]] = None,
+    replace: bool = False,
     timeout: float = 60.0,
 ) -> Run:
     """Attach this rank's training state to the daemon. All ranks call it, after the model is sharded, before the first
@@ -936,7 +954,7 @@ def attach(
 
     model: a module, or a sequence of them (the parts of a pipeline). optim: an optimizer, or several. Parameters on the
     meta device get memory, filled with zeros. Optimizer state that the first step would make is made.
-    store, job: the directory of checkpoints, and the job's name in it. extra: other objects to save, by name (_extra).
+    store, job: the directory of checkpoints, which is made if it is missing, and the job's name in it. extra: other objects to save, by name (_extra).
     averages: name -> spec of averages of the weights (ckpt_average). masters: parameter or name -> its FP32 master.
     every: a snapshot of each n-th step. persist_every: each n-th snapshot is written to the store, the others stay in
     memory. slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that
@@ -947,7 +965,8 @@ def attach(
     of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit. check: ckpt_opts.check.
     copy_rate: bytes per second that are copied out of a GPU; 0 spreads the copies over the time of a step, 2**64 - 1
     is as fast as they go. nccl: restore reads once what several ranks hold on CUDA devices, and spreads it over NCCL;
-    the ranks are those of torch.distributed, and all of them say so.
+    the ranks are those of torch.distributed, and all of them say so. replace: detach the run of this process that has
+    one of these objects, or is this rank of the job: so a cell of a notebook can run again.
     takeover: if another run of the job lives, and marks steps, attach beside it; the first step that this run marks ends
     it. foreign_owner: attach also if the job's directory belongs to another user.
     keep_last, keep_every, keep_within, keep_best: which steps stay on disk: the newest n; those that are multiples of n;
@@ -961,9 +980,9 @@ def attach(
     restart by the same launcher. The first step of a run that attached beside another one (takeover) is Superseded if
     that has committed a step since this run restored: restore again.
 
-    TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state
-    that is neither in host memory nor on a CUDA device. AlreadyAttached, Superseded, NotPermitted. Whatever fails, the model stays
-    usable, and nothing is attached.
+    TypeError, ValueError: an argument, the store too, or state that cannot be saved (UnsupportedState lists it).
+    NotSupported: state that is neither in host memory nor on a CUDA device. AlreadyAttached, Superseded, NotPermitted.
+    Whatever fails, the model stays usable, and nothing is attached.
     """
     if not isinstance(averages or {}, Mapping):
         raise TypeError("averages is a %s: it must be a dict, name -> spec" % type(averages).__name__)
@@ -972,14 +991,12 @@ def attach(
     every, persist_every = _arguments.number("every", every, 1), _arguments.number("persist_every", persist_every, 1)
     modules, optims = _arguments.modules_of(model), _state.optimizers_of(optim)
     devices = _arguments.devices_of(modules, optims)
-    for what in (*modules, *optims):
-        if what in _attached:
-            text = "this %s is attached already, as rank %d of job %s: detach that run first" % (
-                type(what).__name__, _attached[what].rank, _attached[what]._handle.job)  # fmt: skip
-            raise errors.error("attach", errno.EBUSY, text)
     place = launch(rank, world)
+    store = _arguments.store_of(store)
+    here = (store, job or os.environ.get("CKPTD_JOB", ""), place.rank, generation)
+    _make_way([*modules, *optims], here, replace)
     ranks = _arguments.ranks_of(ranks, place.rank, place.world)
-    teller = _told.begin(place.rank, place.token, os.fspath(store or ""), job, generation)
+    teller = _told.begin(place.rank, place.token, store, job, generation)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     agree = together(place.rank, place.world, bool(devices), timeout) if nccl else None
     flags |= _lib.CKPT_NCCL if agree else 0
@@ -1002,4 +1019,6 @@ def attach(
         raise
     for what in (*modules, *optims):
         _attached[what] = run
+    run._here = here
+    _runs.add(run)
     return run

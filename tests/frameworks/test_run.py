@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ckptd.attach and Run on one rank: what a training program sees, in the good case and in the bad ones."""
 
+import glob
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -15,7 +17,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import _codec, _lib, _nested, errors
+from ckptd import _codec, _lib, _nested, _words, errors
 
 SECONDS = 60.0  # of what hangs
 
@@ -313,7 +315,7 @@ class Resume(One):
         run.wait()
         run.detach()
         run = self.attach(job, model, optim, strict=False)
-        with self.assertRaisesRegex(errors.NotRestorable, "ckpt_restore"):
+        with self.assertRaisesRegex(errors.NotRestorable, "call run.restore before the first step, or run.fresh to start over"):
             train(run, model, optim, 2, 2)
         run.fresh()
         train(run, model, optim, 3, 3)
@@ -925,7 +927,7 @@ class Hazards(One):
 
     def test_a_second_attach_of_a_model_or_of_a_rank_is_refused(self):
         job, run, model, optim = self.begun()
-        with self.assertRaisesRegex(errors.AlreadyAttached, "Net is attached already, as rank 0 of job gpt"):
+        with self.assertRaisesRegex(errors.AlreadyAttached, "Net is attached already in this process, as rank 0 of job gpt"):
             self.attach(job, model)
         other, other_optim = make()
         with self.assertRaisesRegex(errors.AlreadyAttached, "AdamW"):
@@ -937,6 +939,49 @@ class Hazards(One):
             )
         run.detach()
         self.attach(job, model, optim).restore()
+
+    def test_an_attach_in_the_place_of_a_live_run_names_it_and_replace_detaches_it(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 3)
+        self.assertEqual(run.wait(), 3)
+        with self.assertRaisesRegex(
+            errors.AlreadyAttached, "this Net is attached already in this process, as rank 0 of job gpt in %s, at step 3: "
+            "give attach replace=True" % job.store
+        ):  # fmt: skip
+            self.attach(job, model, optim)
+        self.assertEqual(run.stats()["outcomes"]["taken"], 3)  # it lives
+        before = bits(model, optim)
+        again = self.attach(job, model, optim, replace=True)
+        self.assertEqual(again.restore(), 3)
+        self.assertEqual(bits(model, optim), before)
+        with self.assertRaises(errors.Detached):
+            run.save()
+        train(again, model, optim, 4, 4)
+        self.assertEqual(again.wait(), 4)
+
+    def test_a_cell_of_a_notebook_runs_twice(self):
+        job = self.job()
+        cell = compile(
+            "model, optim = make()\n"
+            "run = ckptd.attach(model, optim, store=job.store, job=job.name, socket=job.socket, strict=True, replace=True,\n"
+            "                   guard='finish')\n"
+            "start = run.restore()\n"
+            "train(run, model, optim, start + 1, start + 3)\n"
+            "run.wait()\n", "cell", "exec",
+        )  # fmt: skip
+        notebook = {"make": make, "train": train, "ckptd": ckptd, "job": job}
+        for start in (0, 3, 6):
+            exec(cell, notebook)
+            self.assertEqual(notebook["start"], start)
+        refused = compile("run = ckptd.attach(*make(), store=job.store, job=job.name, socket=job.socket)", "cell", "exec")
+        with self.assertRaisesRegex(errors.AlreadyAttached, "^rank 0 of job gpt is attached already in this .*replace=True"):
+            exec(refused, notebook)
+        notebook["run"].detach()
+        model, optim = make()
+        update(model, optim, 1)
+        for step in range(2, 10):
+            update(model, optim, step)
+        self.assertEqual(bits(notebook["model"], notebook["optim"]), bits(model, optim))
 
     def test_an_attach_that_fails_leaves_a_model_that_can_be_used_and_attached(self):
         job = self.job()
@@ -983,6 +1028,72 @@ class Hazards(One):
             run.restore(source="tape")
         with self.assertRaisesRegex(ValueError, "'staged', 'persisted', 'committed'"):
             run.wait("saved")
+
+    def test_a_store_that_cannot_be_one_is_a_value_error_with_the_reason_and_nothing_is_attached(self):
+        job = self.job(daemon=False)
+        model, optim = make()
+        at = os.path.join(job.dir, "at")
+        with open(at, "w"):
+            pass
+        reasons = {
+            at: "at: it is a file",
+            at + "/below": "below: Not a directory",
+            "/proc/1/nothing": "/proc/1/nothing: No such file or directory",
+            "s3://bucket/ckpts": "'s3://bucket/ckpts', a URL",
+            "file:///tmp/x": "a URL",
+            job.dir + "/" + "x" * 300: "File name too long",
+        }
+        if os.geteuid() != 0:
+            os.mkdir(job.dir + "/closed", 0o500)
+            reasons[job.dir + "/closed"] = "Permission denied"
+        for store, why in reasons.items():
+            job.store = store
+            with self.subTest(store), self.assertRaises(ValueError) as caught:
+                self.attach(job, model, optim, strict=False)
+            self.assertIn(why, str(caught.exception))
+            self.assertNotIsInstance(caught.exception, errors.NoDaemon)
+        with unittest.mock.patch.object(os, "access", lambda *_, **__: False):
+            job.store = job.dir
+            with self.assertRaisesRegex(ValueError, "no checkpoint can be saved into .*: Permission denied"):
+                self.attach(job, model, optim, strict=False)
+        job.store = os.path.join(job.dir, "store")
+        job.daemon_start()
+        self.attach(job, model, optim).detach()  # the model can still be attached
+
+    def test_missing_parents_of_the_store_are_made_and_a_tilde_is_the_home_directory(self):
+        job = self.job()
+        model, optim = make()
+        with unittest.mock.patch.dict(os.environ, HOME=job.dir):
+            job.store = "~/a/b/c"
+            run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 1)
+        self.assertEqual(run.wait(), 1)
+        self.assertEqual(sorted(os.listdir(os.path.join(job.dir, "a/b/c"))), [".ckptd", job.name][-1:])
+
+    def test_no_sentence_names_a_call_of_the_library(self):
+        for text, want in (
+            ("rank 1 changed model/ckpt_guard.w after ckpt_snapshot and before ckpt_guard: call ckpt_guard before you modify "
+             "the state", "rank 1 changed model/ckpt_guard.w outside of run.step: put every change of the state into its block"),
+            ("step 5: blob extra.it is 65 bytes long, and has space for 64: make it shorter, or call ckpt_blob_resize, and "
+             "then ckpt_seal", "step 5: the state of extra.it could not be saved"),
+            ("no daemon listens on /x/CKPT_A: start ckptd, or set CKPT_AUTOSTART", "no daemon listens on /x/CKPT_A: start ckptd"),
+            ("call ckpt_restore again", "call run.restore again"),
+        ):  # fmt: skip
+            self.assertEqual(_words.said(text), want)
+        sources = [
+            path for room in ("ckpt", "daemon") for path in glob.glob(os.path.join(ranks.ROOT, room, "**/*.c"), recursive=True)
+            if "/cli/" not in path
+        ]  # fmt: skip
+        seen = 0
+        for path in sources:
+            with open(path) as f:
+                source = re.sub(r'"\s*\n\s*"', "", f.read())
+            for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source):
+                if " " in text and re.search(r"\bckpt_[a-z]|CKPT_[A-Z]", text):
+                    seen += 1
+                    self.assertNotRegex(_words.said(text), r"\bckpt_[a-z]|\bCKPT_[A-Z]", path)
+        self.assertGreater(seen, 50)
 
     def test_state_on_another_kind_of_device_is_refused_by_name_before_anything_is_changed(self):
         class Far(Net):

@@ -24,7 +24,7 @@ class Forks(Case):
             "mesh": (_lib.Mesh(("x",), (1,), (0,)),), "alloc": (4096,), "tensor_add": (entry("x", w),), "tensor_move": (0, ()),
             "tensor_drop": (0,), "blob_add": ("c", 8), "blob_resize": ("b", 16), "average": ("f", "uniform"), "seal": (1.0,),
             "snapshot": (2,), "guard": (), "wait": (1,), "steps": (), "tensors": (), "unmatched": (), "restore": (),
-            "blob_read": ("b",), "fingerprint": (0,), "fresh": (), "stats": (), "why": (), "detach": (), "last": (1,),
+            "blob_read": ("b",), "fingerprint": (0,), "fresh": (), "stats": (), "committed": (), "why": (), "detach": (), "last": (1,),
             "stop": (), "attr": ("k", "v"),
         }  # fmt: skip
         public = {n for n, f in inspect.getmembers(_lib.Handle, inspect.isfunction) if not n.startswith("_")}
