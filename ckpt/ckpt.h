@@ -47,9 +47,20 @@
  * tensor, and the step is discarded, even if it is staged. The check misses a change of at least
  * half of a rank's state in fewer than one of a million steps, and a change of one tensor of 1 % of
  * it in two of three. If ckpt_opts.check is n, every n-th step is compared in full, which misses
- * such a tensor in fewer than one of a hundred. CKPT_CONST, CKPT_VOLATILE, CKPT_SINK, blobs, memory
- * of CUDA devices, and elements that another rank saves are not checked. A change after the copy
- * that is undone before the guard is not found, and does no harm.
+ * such a tensor in fewer than one of a hundred. CKPT_CONST, CKPT_VOLATILE, CKPT_SINK, blobs,
+ * CKPT_DERIVED on devices, and elements that another rank saves are not checked. A change after the
+ * copy that is undone before the guard is not found, and does no harm.
+ *
+ * In memory of CUDA devices the library notes 32 more words, as they are just before the device
+ * copies and just behind that, and compares both with the copy. So it finds a change that a
+ * kernel makes while the device copies, and misses one of a half as seldom as above, and one of
+ * 1 % in three of four. If ckpt_guard has returned 0 by then, the step is discarded, counted and
+ * logged all the same. Not found is a change between ckpt_snapshot and the beginning of the
+ * copy: a kernel that the trainer queues there may come first, and then the step holds what it
+ * has written. A change behind the end of the copy is not found, and does no harm.
+ * ckpt_opts.check = n compares nothing there in full. If the process dies while devices copy, if
+ * the words' memory cannot be pinned, and perhaps in the first snapshot after another daemon has
+ * taken over, nothing is compared.
  *
  * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. If
  * the library reads a struct, a .size smaller than in ABI 2 is -EINVAL. If the struct has flags
@@ -368,7 +379,8 @@ struct ckpt_opts {
 	 * library notes 32 words at each mark; the guard compares them and 16 memory pages with the
 	 * copy before it returns (at most 20 us, whatever the state's size). n: also, at each n-th
 	 * mark it notes 512 words and compares all pages: this reads the state twice.
-	 * UINT32_MAX: it compares nothing. */
+	 * UINT32_MAX: it compares nothing. Of devices: 32 more words whatever n is; none with
+	 * UINT32_MAX. */
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */

@@ -275,6 +275,9 @@
 	X(UNGUARDED_TRUSTED, client, "a rank that marks without a guard is known") \
 	X(WAKE_FORGOTTEN, client, "a guard that waits for a copy is woken") \
 	X(READ_UNCHECKED, client, "a record is read whole or not at all") \
+	X(CANARY_FAR_IGNORED, client, "what devices had beside the copies is compared with the slot") \
+	X(CANARY_FAR_ONCE, client, "a change behind the copy of a word is found") \
+	X(CANARY_FAR_UNREAD, client, "a change before the copy of a word is found") \
 	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot") \
 	X(CHANGED_LATE, client, "a guard reports a change before it reports success") \
 	X(TORCH_ORDER_LITERAL, client, "torch's split factors are read as an order where the trainer says so") \

@@ -35,9 +35,41 @@ void canary_map_free(struct canary_map *m)
 		return;
 	sealed_unref(m->sealed);
 	free(m->segment);
-	free(m->live);
-	free(m->upto);
+	free(m->near.row);
+	free(m->near.upto);
+	free(m->far.row);
+	free(m->far.upto);
 	free(m);
+}
+
+static int live_make(struct canary_live *l, uint32_t n)
+{
+	*l = (struct canary_live){ .row = calloc(n, sizeof *l->row),
+				   .upto = calloc(n, sizeof *l->upto) };
+	return l->row && l->upto ? 0 : -ENOMEM;
+}
+
+static void live_add(struct canary_live *l, uint32_t row, uint64_t bytes)
+{
+	l->row[l->n] = row;
+	l->upto[l->n] = bytes + (l->n ? l->upto[l->n - 1] : 0);
+	l->n++;
+}
+
+/* 0: in host memory; 1 + the number of the device. */
+static uint8_t device_of(const struct canary_map *m, uint32_t row)
+{
+	return m->on ? m->on[row] : 0;
+}
+
+/* Is it copied with each snapshot, and no other time than all the rest? */
+static bool row_looked_at(const struct canary_map *m, uint32_t row)
+{
+	uint32_t out = WIRE_ROW_CONST | WIRE_ROW_VALUE | WIRE_ROW_REPLICA;
+
+	if (device_of(m, row))
+		out |= WIRE_ROW_DERIVED | WIRE_ROW_TURNS;
+	return !(m->row[row].flags & out);
 }
 
 int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
@@ -45,17 +77,18 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 {
 	struct canary_map *m = malloc(sizeof *m);
 	uint32_t every = 1 + parts->nrow / (2 * WIRE_ROWS_MAX), n = parts->nrow / every + 1;
-	uint64_t bytes = 0;
 	int rc = 0;
 
 	if (!m)
 		return -ENOMEM;
 	*m = *parts;
 	m->sealed = NULL;
-	m->live = calloc(n, sizeof *m->live);
-	m->upto = calloc(n, sizeof *m->upto);
+	if (live_make(&m->near, n) < 0)
+		rc = -ENOMEM;
+	if (live_make(&m->far, n) < 0)
+		rc = -ENOMEM;
 	m->segment = calloc(parts->nsegment ? parts->nsegment : 1, sizeof(uint8_t *));
-	if (!m->live || !m->upto || !m->segment)
+	if (!m->segment)
 		rc = -ENOMEM;
 	for (uint32_t i = 0; i < parts->nsegment && rc == 0; i++)
 		m->segment[i] = parts->segment[i];
@@ -63,12 +96,8 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 		const struct wire_row *r = &m->row[i];
 
 		rc = wire_row_check(r, segment_bytes, m->nsegment, m->slot_bytes);
-		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE | WIRE_ROW_REPLICA) ||
-		    i % every || (m->on && m->on[i]))
-			continue;
-		bytes += r->width * r->rows;
-		m->live[m->nlive] = i;
-		m->upto[m->nlive++] = bytes;
+		if (rc == 0 && i % every == 0 && row_looked_at(m, i))
+			live_add(device_of(m, i) ? &m->far : &m->near, i, r->width * r->rows);
 	}
 	if (rc < 0) {
 		canary_map_free(m);
@@ -116,11 +145,11 @@ static uint64_t draw_random(struct canary_map *m)
 }
 
 /* A byte of the k-th of n equal parts of all that can change. */
-static uint64_t draw_byte(struct canary_map *m, uint32_t k, uint32_t n)
+static uint64_t draw_byte(struct canary_map *m, const struct canary_live *l, uint32_t k, uint32_t n)
 {
 	__uint128_t part = ((__uint128_t)k << 64 | draw_random(m)) / n;
 
-	return (uint64_t)(part * m->upto[m->nlive - 1] >> 64);
+	return (uint64_t)(part * l->upto[l->n - 1] >> 64);
 }
 
 /* So many bytes of a row from this one of a line on, or as many as are contiguous. */
@@ -134,7 +163,8 @@ static void place_at(const struct canary_map *m, const struct wire_row *r, uint6
 	*ret = (struct canary_place){ .src = src + line * r->src_pitch + in,
 				      .dst = r->dst + line * r->dst_pitch + in,
 				      .len = (uint32_t)MIN(len, r->width - in),
-				      .own = own };
+				      .own = own,
+				      .device = device_of(m, (uint32_t)(r - m->row)) };
 }
 
 /* Of own memory what lies in one page with that byte, which is at that address: so that one look
@@ -151,23 +181,23 @@ static void page_align(const struct canary_map *m, const struct wire_row *r, uin
 }
 
 /* A stretch of up to `unit` bytes around that byte. */
-static void place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
-		       struct canary_place *ret)
+static void place_draw(const struct canary_map *m, const struct canary_live *l, uint64_t byte,
+		       uint64_t unit, struct canary_place *ret)
 {
 	const struct wire_row *r;
-	uint32_t low = 0, high = m->nlive;
+	uint32_t low = 0, high = l->n;
 	uint64_t line, in, from;
 
 	while (low + 1 < high) {
 		uint32_t mid = low + (high - low) / 2;
 
-		if (m->upto[mid - 1] <= byte)
+		if (l->upto[mid - 1] <= byte)
 			low = mid;
 		else
 			high = mid;
 	}
-	r = &m->row[m->live[low]];
-	byte -= low ? m->upto[low - 1] : 0;
+	r = &m->row[l->row[low]];
+	byte -= low ? l->upto[low - 1] : 0;
 	line = byte / r->width;
 	in = byte % r->width;
 	from = in - in % unit;
@@ -189,30 +219,27 @@ static uint32_t ring_ahead(const struct canary_ring *r)
 	return load_acquire(&r->made) - load_acquire(&r->used);
 }
 
-void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
+/* Up to `ahead` places of `unit` bytes at most, one in each of so many equal parts in turn. */
+static void ring_draw(struct canary_map *m, const struct canary_live *l, struct canary_ring *r,
+		      uint32_t ahead, uint32_t parts, uint64_t unit)
 {
-	struct canary_place p;
-
-	if (!m->nlive)
-		return;
-	words = MIN(words, CANARY_AHEAD);
-	pages = MIN(pages, CANARY_AHEAD);
-	while (ring_ahead(&m->word) < words || ring_ahead(&m->page) < pages) {
-		bool word = ring_ahead(&m->word) < words;
-		struct canary_ring *r = word ? &m->word : &m->page;
+	while (l->n && ring_ahead(r) < MIN(ahead, CANARY_AHEAD)) {
 		uint32_t made = load_relaxed(&r->made);
+		struct canary_place p;
 
-		if (word)
-			place_draw(m, draw_byte(m, m->words++ % CANARY_WORDS, CANARY_WORDS),
-				   sizeof(uint64_t), &p);
-		else
-			place_draw(m, draw_byte(m, m->pages++ % CANARY_PAGES, CANARY_PAGES),
-				   CANARY_PAGE, &p);
-		if (!word)
+		place_draw(m, l, draw_byte(m, l, made % parts, parts), unit, &p);
+		if (unit == CANARY_PAGE)
 			place_touch(m, &p);
 		r->at[made % CANARY_RING] = p;
 		store_release(&r->made, made + 1);
 	}
+}
+
+void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
+{
+	ring_draw(m, &m->near, &m->word, words, CANARY_WORDS, sizeof(uint64_t));
+	ring_draw(m, &m->far, &m->far_word, words, CANARY_FAR, sizeof(uint64_t));
+	ring_draw(m, &m->near, &m->page, pages, CANARY_PAGES, CANARY_PAGE);
 }
 
 /* --- the trainer's thread --- */
@@ -279,12 +306,23 @@ static bool words_there(const struct canary *x)
 	return !n || pwritev(x->scratch_fd, probe, (int)n, 0) == (ssize_t)n;
 }
 
+/* Those of a map that is not of a handle have no copier. */
+static void far_take(struct canary *x, struct canary_map *m)
+{
+	if (!m->sealed)
+		return;
+	x->nfar = ring_take(&m->far_word, CANARY_FAR, x->far);
+	x->far_epoch = m->epoch;
+	x->far_rev = m->sealed->rev;
+}
+
 uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low)
 {
 	struct canary_map *m;
 
 	*ret_low = false;
 	x->armed = false;
+	x->nfar = 0;
 	if (x->check == UINT32_MAX)
 		return 0;
 	m = map_enter(x);
@@ -294,8 +332,10 @@ uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_
 		x->n = ring_take(&m->word, x->all ? CANARY_WORDS_ALL : CANARY_WORDS, x->word);
 		x->slot = slot;
 		x->serial = m->serial;
-		x->armed = m->nlive;
-		*ret_low = m->nlive && ring_ahead(&m->word) < CANARY_WORDS_ALL;
+		x->armed = m->near.n;
+		far_take(x, m);
+		*ret_low = (m->near.n && ring_ahead(&m->word) < CANARY_WORDS_ALL) ||
+			   (m->far.n && ring_ahead(&m->far_word) < CANARY_WORDS_ALL);
 	}
 	map_leave(x);
 	if (!words_there(x)) {
@@ -405,8 +445,8 @@ static uint64_t all_compare(struct gather *g, const struct canary_map *m)
 {
 	uint64_t found = CANARY_SAME;
 
-	for (uint32_t i = 0; i < m->nlive; i++) {
-		const struct wire_row *r = &m->row[m->live[i]];
+	for (uint32_t i = 0; i < m->near.n; i++) {
+		const struct wire_row *r = &m->row[m->near.row[i]];
 		struct canary_place p;
 
 		for (uint64_t line = 0; line < r->rows; line++)

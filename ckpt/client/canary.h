@@ -10,13 +10,27 @@
  * opts.check = n: at each n-th mark there are CANARY_WORDS_ALL words, and the guard compares
  * everything.
  *
- * Places are drawn among all that this rank saves and that can change (not CONST, VOLATILE, blobs;
- * SINKs are not saved; not what lies on a device, which the host cannot read), every byte with the
- * same probability, but one in each CANARY_WORDS-th of it: the product of the probabilities to miss
- * a change is greatest when the change is spread evenly (the arithmetic mean is not below the
- * geometric one). So a change of the fraction f is missed by n words with at most (1 - f)^n: 2^-32
- * of a half, 0.72 of 1 %, and 0.006 of 1 % by CANARY_WORDS_ALL. Half a state that is changed in a
- * regular pattern is no exception, for the place inside of a part is random.
+ * Places are drawn among all in host memory that this rank saves and that can change (not CONST,
+ * VOLATILE, blobs; SINKs are not saved), every byte with the same probability, but one in each
+ * CANARY_WORDS-th of it: the product of the probabilities to miss a change is greatest when the
+ * change is spread evenly (the arithmetic mean is not below the geometric one). So a change of the
+ * fraction f is missed by n words with at most (1 - f)^n: 2^-32 of a half, 0.72 of 1 %, and 0.006 of
+ * 1 % by CANARY_WORDS_ALL. Half a state that is changed in a regular pattern is no exception, for
+ * the place inside of a part is random.
+ *
+ * On devices CANARY_FAR more words are drawn in the same way, among what the devices copy with each
+ * snapshot (not DERIVED). The host does not read them. On the copies' own stream of each device the
+ * copier (copier.h) brings them to the host twice: before the first copy, and behind the last one.
+ * Before COPIED it compares both with the slot; where one differs it sets `why` and tears the
+ * snapshot (shared.h, 8). A guard that was let go by (c) counts and logs that later. So a change
+ * that a kernel makes between the two reads is missed by n words as above, whether a word was
+ * copied before it or after it. What a kernel has changed before the first read is not found: the
+ * slot holds it. What it changes behind the second does no harm. There is no false alarm: the first
+ * read comes after the mark's streams on all devices, and what the trainer queues behind its guard
+ * waits for the end of all copies, which is behind the second. There are no pages, and no more words
+ * with opts.check. Nothing is compared in the first snapshot behind a takeover, if the helper has
+ * not drawn for its map; if the process dies, and the devices finish without it; or if the words'
+ * page cannot be pinned.
  *
  * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is
  * used once; where the helper has not come by in time, the newest are used again. Snapshot and
@@ -40,6 +54,7 @@
 
 #define CANARY_WORDS 32u
 #define CANARY_WORDS_ALL 512u /* SHARED_CANARY_MAX */
+#define CANARY_FAR 32u	      /* words on devices */
 #define CANARY_PAGES 16u
 #define CANARY_PAGE 4096u
 #define CANARY_RING 2048u /* places, used and ahead */
@@ -52,12 +67,19 @@ struct canary_place {
 	const uint8_t *src;
 	uint64_t dst;
 	uint32_t len;
-	bool own; /* memory that is not the library's: it may be unmapped */
+	bool own;	/* memory that is not the library's: it may be unmapped */
+	uint8_t device; /* 0: in host memory; 1 + the number of the device */
 };
 /* One thread makes, one uses; both count on. */
 struct canary_ring {
 	_Atomic uint32_t made, used;
 	struct canary_place at[CANARY_RING];
+};
+
+/* Rows that can change; of very many some. */
+struct canary_live {
+	uint32_t n, *row;
+	uint64_t *upto; /* [n] bytes of them up to the end of this one */
 };
 
 /* What there is to look at, from one SEALED until the next. */
@@ -67,14 +89,13 @@ struct canary_map {
 	const uint8_t *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes;
 	const struct wire_row *row;
-	const uint8_t *on; /* as sealed.on: what lies on a device is not looked at */
+	const uint8_t *on; /* as sealed.on */
 	uint8_t **segment; /* [nsegment] */
 	const struct sources *sources;
-	struct sealed *sealed;	    /* a reference: the slots and rows are its; NULL in a test */
-	uint32_t nlive, *live;	    /* rows that can change; of very many some */
-	uint64_t *upto;		    /* [nlive] bytes of them up to the end of this one */
-	uint64_t rng, words, pages; /* words, pages: drawn so far */
-	struct canary_ring word, page;
+	struct sealed *sealed;	      /* a reference: the slots and rows are its; NULL in a test */
+	struct canary_live near, far; /* in host memory; on devices */
+	uint64_t rng;
+	struct canary_ring word, page, far_word;
 };
 
 struct canary {
@@ -91,6 +112,9 @@ struct canary {
 	uint64_t serial, taken;
 	struct canary_place word[CANARY_WORDS_ALL];
 	struct shared_canary_word note[CANARY_WORDS_ALL];
+	/* on devices, for the copier: places of this epoch, and rev of the declarations */
+	uint32_t nfar, far_epoch, far_rev;
+	struct canary_place far[CANARY_FAR];
 
 	/* 1 + step of the newest mark that was found to be changed; 0 from the next mark on */
 	_Atomic uint64_t changed_step;
@@ -111,8 +135,8 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 void canary_map_free(struct canary_map *m);
 /* From now on this map, or none. Any thread but one that is busy; waits for the trainer. */
 void canary_replace(struct canary *x, struct canary_map *m);
-/* Draw so many places ahead at least (at most what the rings hold); touch what is read of the
- * slots. Under draw. */
+/* Draw so many places ahead at least (at most what the rings hold; words on devices, too); touch
+ * what is read of the slots. Under draw. */
 void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages);
 /* The name of what lies at this offset of the slot; NULL: not known. */
 const struct source_name *canary_name_at(const struct canary_map *m, uint64_t off);
@@ -138,8 +162,10 @@ int canary_sealed(struct ckpt *c, struct sealed *s, struct ckpt_err *err);
 void canary_seal(struct ckpt *c);
 /* The helper: draw, log. */
 void canary_help(struct ckpt *c);
-/* The guard, or the daemon's copier, has found a change: for the log. */
+/* The guard, or a copier, has found a change: for the log. */
 void canary_found(struct ckpt *c, uint64_t step, uint64_t at);
+/* The helper: the log has what was found last, if it has not yet. */
+void canary_log(struct ckpt *c);
 /* The same as a sentence: at as shared_why_get has it. Returns ret. Any thread. */
 #define CANARY_WHY 400
 char *canary_why(struct ckpt *c, uint64_t at, char *ret, size_t bytes);

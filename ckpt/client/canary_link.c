@@ -114,7 +114,7 @@ char *canary_why(struct ckpt *c, uint64_t at, char *ret, size_t bytes)
 	return ret;
 }
 
-static void found_log(struct ckpt *c)
+void canary_log(struct ckpt *c)
 {
 	struct canary *x = &c->canary;
 	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire),
@@ -131,5 +131,5 @@ void canary_help(struct ckpt *c)
 {
 	places_draw(c, CANARY_AHEAD, CANARY_AHEAD);
 	atomic_store(&c->canary.wanted, 0);
-	found_log(c);
+	canary_log(c);
 }

@@ -10,9 +10,11 @@
 #include "ckpt/wire/turns.h"
 #include <inttypes.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #define BATCH 64			    /* rows of one call */
 enum { LEFT_NONE, LEFT_ASKED, LEFT_WORKS }; /* copier.left */
+#define WITNESS_BYTES (COPIER_ASKED * sizeof(struct queued_witness))
 #define RANK_CORES 3
 #define PREPARE_STEP (16 * MIB)
 #define LOOK_NS (100 * NS_PER_MS)
@@ -164,6 +166,18 @@ static int devices_register(ckpt *c, struct link *l, struct sealed_slot *slot, s
 	return rc == 0 ? sealed_slot_register(slot, d, err) : rc;
 }
 
+/* Without memory that is pinned, every word would be waited for: then there are none. */
+static uint32_t words_register(ckpt *c, const struct copier_request *a)
+{
+	struct copier *x = &c->copier;
+	struct device_handle *d = devices_handle(c, a->sealed->queue[0].device);
+	struct ckpt_err none;
+
+	if (x->witness && !x->words_device && d->ops->target(d, &x->words, &none) == 0)
+		x->words_device = d;
+	return x->words_device && x->words.direct ? a->nword : 0;
+}
+
 static void indirect_say(ckpt *c, const struct sealed_slot *slot)
 {
 	if (slot->at.direct || c->copier.indirect_said)
@@ -176,12 +190,18 @@ static void indirect_say(ckpt *c, const struct sealed_slot *slot)
 		 c->rank, c->job);
 }
 
+static struct queued_witness *witness_of(const struct copier *x, const struct copier_request *a)
+{
+	return x->witness ? &x->witness[a - x->of] : NULL;
+}
+
 static int devices_run(ckpt *c, struct copier_request *a)
 {
 	struct copier *x = &c->copier;
 	struct ckpt_err err;
 	int rc = devices_register(c, a->link, a->sealed->slot[a->slot], &err);
 
+	a->nword = rc == 0 ? words_register(c, a) : 0;
 	if (rc < 0) {
 		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
@@ -192,6 +212,10 @@ static int devices_run(ckpt *c, struct copier_request *a)
 						    .turn = a->turn,
 						    .replicas = a->lost ? 0 : a->replicas,
 						    .lost = &a->lost,
+						    .word = a->word,
+						    .nword = a->nword,
+						    .target = &x->words,
+						    .witness = witness_of(x, a),
 						    .rank = a->link->rank,
 						    .snap = a->snap,
 						    .seq = a->seq,
@@ -263,6 +287,25 @@ static void request_begin(ckpt *c, struct copier_request *a)
 	a->at = atomic_load(&c->copier.at);
 }
 
+/* Does the slot hold what devices had before the copies and behind them? If not, a kernel changed
+ * the state meanwhile; unless the snapshot was torn before, for then the trainer might do so. */
+static bool words_changed(const struct copier *x, struct copier_request *a)
+{
+	const struct queued_witness *w = witness_of(x, a);
+
+	for (uint32_t i = 0; i < a->nword && !MUTANT(CANARY_FAR_IGNORED); i++) {
+		const uint8_t *copy = a->sealed->slot[a->slot]->at.base + a->word[i].dst;
+		uint32_t len = a->word[i].len;
+
+		if ((memcmp(&w->before[i], copy, len) == 0 || MUTANT(CANARY_FAR_UNREAD)) &&
+		    (memcmp(&w->behind[i], copy, len) == 0 || MUTANT(CANARY_FAR_ONCE)))
+			continue;
+		a->at = a->word[i].dst;
+		return shared_snap_going(a->snap, a->seq);
+	}
+	return false;
+}
+
 static void request_end(ckpt *c, struct copier_request *a)
 {
 	struct copier *x = &c->copier;
@@ -272,7 +315,10 @@ static void request_end(ckpt *c, struct copier_request *a)
 
 	if (x->queued.news == &a->news)
 		x->queued.news = NULL;
-	if (a->rc == 0) {
+	if (a->rc == 0 && words_changed(x, a)) {
+		shared_why_set(a->snap, a->seq, a->at);
+		shared_snap_drop(r, a->snap, a->seq);
+	} else if (a->rc == 0) {
 		const struct sealed_slot *slot = a->sealed->slot[a->slot];
 
 		if (!a->lost)
@@ -293,6 +339,7 @@ static void request_end(ckpt *c, struct copier_request *a)
 			 "client: the daemon cannot be woken: its doorbell is closed");
 	(void)atomic_fetch_sub(&x->busy, 1); /* from here on the request is the trainer's */
 	shared_futex_wake(&x->busy);
+	canary_log(c); /* before the next request has found something */
 }
 
 bool copier_ends(ckpt *c)
@@ -447,6 +494,13 @@ bool copier_full(const ckpt *c)
 	return atomic_load(&c->copier.busy) >= COPIER_ASKED;
 }
 
+/* What other declarations had may be freed, and lies elsewhere in the slot. */
+static void words_take(struct copier_request *a, const struct canary *x)
+{
+	a->nword = x->far_epoch == a->epoch && x->far_rev == a->rev ? x->nfar : 0;
+	memcpy(a->word, x->far, a->nword * sizeof a->word[0]);
+}
+
 void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot,
 		uint32_t replicas)
 {
@@ -461,6 +515,7 @@ void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, ui
 	a->rev = atomic_load(&c->rev);
 	a->turn = s->rec.turn;
 	a->nwhole = s->rec.nwhole;
+	words_take(a, &c->canary);
 	a->replicas = replicas <= WIRE_REPLICA_TURNS ? replicas : 0;
 	queued_begin(&a->news);
 	(void)atomic_fetch_add(&x->busy, 1);
@@ -511,7 +566,14 @@ int copier_open(ckpt *c, struct ckpt_err *err)
 {
 	struct copier *x = &c->copier;
 	int rc = device_host.open(0, &x->host, err);
+	/* Shared: devices write to it, so a fork must not give the parent another page. */
+	void *p = mmap(NULL, WITNESS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		       0);
 
+	x->witness = p == MAP_FAILED ? NULL : p;
+	x->words = (struct device_target){ .base = (uint8_t *)x->witness,
+					   .bytes = WITNESS_BYTES,
+					   .fd = -1 };
 	if (rc == 0 && threads_here(c) > 1) /* without it one thread copies */
 		x->runs = thread_start(&x->second, "ckpt-copier", true, second_run, x) == 0;
 	return rc;
@@ -529,6 +591,11 @@ void copier_close(ckpt *c)
 	}
 	x->runs = false;
 	free(TAKE(x->queued.of));
+	if (x->words_device)
+		x->words_device->ops->forget(x->words_device, &x->words);
+	x->words_device = NULL;
+	if (x->witness)
+		(void)munmap(TAKE(x->witness), WITNESS_BYTES);
 	if (x->host)
 		x->host->ops->close(TAKE(x->host));
 }

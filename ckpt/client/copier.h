@@ -19,11 +19,15 @@
  * trainer's host is ahead of its devices: there is a request for each slot that it has taken, and
  * they end in the order in which they were made.
  *
+ * The canary's words on devices (canary.h) come with the copies, and are compared before the copy
+ * ends.
+ *
  * Threads: copier_full, copier_idle, copier_ask and copier_news are the trainer's; copier_help,
  * copier_finish and copier_ends are the helper's.
  */
 #ifndef CKPT_CLIENT_COPIER_H
 #define CKPT_CLIENT_COPIER_H
+#include "ckpt/client/canary.h"
 #include "ckpt/client/queued.h"
 #include "ckpt/client/sealed.h"
 #include "ckpt/wire/shared.h"
@@ -50,7 +54,9 @@ struct copier_request {
 	struct sealed *sealed;
 	uint32_t end[SHARED_DEVICES], nend;
 	struct queued_course course;
-	bool lost; /* of replicas not all is there */
+	bool lost;			      /* of replicas not all is there */
+	struct canary_place word[CANARY_FAR]; /* that the canary looks at on devices */
+	uint32_t nword;
 	int rc;
 	uint64_t at, begun_ns, bytes; /* at: of -EFAULT, where in the slot */
 };
@@ -58,6 +64,11 @@ struct copier_request {
 struct copier {
 	struct device_handle *host;
 	struct queued queued;
+	/* of each request: where the canary's words come to. A page of its own, a target of
+	 * words_device once there is one */
+	struct queued_witness *witness; /* [COPIER_ASKED]; NULL: no memory for it */
+	struct device_target words;
+	struct device_handle *words_device;
 	/* the helper's: 1 + the epoch whose slots devices may write to */
 	_Atomic uint64_t registered;
 	bool indirect_said;

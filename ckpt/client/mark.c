@@ -636,33 +636,42 @@ static bool guard_copy(ckpt *c, struct link *l, struct shared_snap *s, const str
 	return false;
 }
 
-/* (why_lock) Once. */
-static void torn_count(ckpt *c, struct link *l, uint64_t mark)
+/* (why_lock) Once: then it is news. */
+static bool torn_count(ckpt *c, struct link *l, uint64_t mark)
 {
 	uint64_t *counted = &l->torn[mark % SHARED_SNAPS];
 
 	if (*counted == mark)
-		return;
+		return false;
 	*counted = mark;
 	counter_add(&c->torn, 1);
+	return true;
 }
 
-static void torn_found(ckpt *c, struct link *l, uint64_t mark)
+static bool torn_found(ckpt *c, struct link *l, uint64_t mark)
 {
+	bool news;
+
 	pthread_mutex_lock(&c->why_lock);
-	torn_count(c, l, mark);
+	news = torn_count(c, l, mark);
 	pthread_mutex_unlock(&c->why_lock);
+	return news;
 }
 
 void torn_behind(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t mark)
 {
-	uint64_t now;
+	struct shared_record r;
+	enum snap_state state;
+	bool news = false;
+	uint64_t now, at;
 
 	pthread_mutex_lock(&c->why_lock);
-	if (l->let_go[mark % SHARED_SNAPS] == mark && shared_snap_state(s, &now) == SNAP_TORN &&
-	    now == mark)
-		torn_count(c, l, mark);
+	if (l->let_go[mark % SHARED_SNAPS] == mark && shared_snap_read(s, &now, &state, &r) == 0 &&
+	    state == SNAP_TORN && now == mark)
+		news = torn_count(c, l, mark);
 	pthread_mutex_unlock(&c->why_lock);
+	if (news && shared_why_get(s, mark, &at))
+		canary_found(c, r.step, at);
 }
 
 /* From here on nobody but torn_behind sees whether the snapshot is torn. False: it is already. */
@@ -730,14 +739,14 @@ static int link_guard(ckpt *c, struct link *l, const struct ckpt_mark *m, uint64
 		shared_tear(c->snap_link->rank);
 	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
 		c->torn_reported = mark;
-		torn_found(c, l, mark);
 		rc = CKPT_TORN;
-		if (shared_why_get(s, mark, &at)) /* by the daemon's copier */
+		/* by a copier: the daemon's, or the library's, if torn_behind has not said so */
+		if (torn_found(c, l, mark) && shared_why_get(s, mark, &at))
 			canary_found(c, s->rec.step, at);
 	}
 	changed = guard_compare(c);
 	if (changed) {
-		torn_found(c, c->snap_link, load_relaxed(&c->snap_link->rank->marks));
+		(void)torn_found(c, c->snap_link, load_relaxed(&c->snap_link->rank->marks));
 		rc = CKPT_TORN;
 	}
 	shared_update(l->rank, changed && l == c->snap_link);

@@ -228,6 +228,48 @@ static bool goes_on(const ckpt *c, const struct queued_copy *q)
 	return shared_snap_going(q->snap, q->seq) && !atomic_load(&c->stop);
 }
 
+/* What the canary looks at on this device, as it is when the device comes here. */
+static int words_give(const struct queued_copy *q, struct queued_device *d, uint64_t *to)
+{
+	bool behind = to == q->witness->behind;
+	uint32_t n = 0, bad = 0, of[CANARY_FAR];
+	struct device_row row[CANARY_FAR];
+	int rc;
+
+	for (uint32_t i = 0; i < q->nword; i++) {
+		const struct canary_place *p = &q->word[i];
+
+		if (p->device != d->rows->device + 1)
+			continue;
+		of[n] = i;
+		row[n++] = (struct device_row){ .src = (uintptr_t)p->src,
+						.dst = (uint8_t *)&to[i],
+						.width = p->len,
+						.rows = 1 };
+	}
+	if (!n)
+		return 0;
+	rc = d->device->ops->copy(d->device, q->target, row, n, &bad);
+	if (rc < 0) {
+		atomic_store(q->bad_at, q->word[of[bad]].dst);
+		return rc;
+	}
+	/* Calls are counted from the newest one: those before the copies are none of them. */
+	if (behind)
+		d->upto[++d->ncall % QUEUED_CALLS] = d->given;
+	return 0;
+}
+
+static int all_words(ckpt *c, const struct queued_copy *q, bool behind)
+{
+	struct queued *x = &c->copier.queued;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < x->n && rc == 0 && q->nword; i++)
+		rc = words_give(q, &x->of[i], behind ? q->witness->behind : q->witness->before);
+	return rc;
+}
+
 /* Meanwhile copies that were queued before come to their ends. */
 static int all_give(ckpt *c, const struct queued_copy *q)
 {
@@ -331,7 +373,7 @@ int queued_ended(const ckpt *c, const struct sealed *s, const uint32_t *end, uin
 
 	for (uint32_t i = 0; i < nend; i++) {
 		struct device_handle *d = devices_handle(c, s->queue[i].device);
-		int rc = d->ops->poll(d, end[i] - (MUTANT(END_TOO_SOON) ? 2 : 0));
+		int rc = MUTANT(END_TOO_SOON) ? 0 : d->ops->poll(d, end[i]);
 
 		if (rc == -EAGAIN)
 			return rc;
@@ -450,7 +492,11 @@ int queued_run(ckpt *c, const struct queued_copy *q)
 		(void)usleep(20000);
 	}
 	if (rc == 0)
+		rc = all_words(c, q, false);
+	if (rc == 0)
 		rc = all_give(c, q);
+	if (rc == 0)
+		rc = all_words(c, q, true);
 	ended = all_end(c, q, ordered && rc == 0);
 	*q->nend = c->copier.queued.n;
 	course_note(&c->copier.queued, q);

@@ -29,6 +29,7 @@
  */
 #ifndef CKPT_CLIENT_QUEUED_H
 #define CKPT_CLIENT_QUEUED_H
+#include "ckpt/client/canary.h"
 #include "ckpt/client/sealed.h"
 #include "ckpt/wire/shared.h"
 
@@ -90,6 +91,11 @@ struct queued {
 	uint64_t bytes; /* of all devices */
 };
 
+/* The canary's words (canary.h), as devices had them before the copies and behind them. */
+struct queued_witness {
+	uint64_t before[CANARY_FAR], behind[CANARY_FAR];
+};
+
 /* What a copy is for. */
 struct queued_copy {
 	const struct sealed *sealed;
@@ -101,8 +107,13 @@ struct queued_copy {
 	struct queued_news *news;
 	_Atomic uint64_t *bad_at; /* of -EFAULT: where in the slot */
 	bool *lost;		  /* not all of the replicas could be queued */
-	uint32_t *end;		  /* [SHARED_DEVICES] of each queue: for queued_ended */
-	uint32_t *nend;		  /* so many of them have one */
+	/* What the canary looks at, and the memory that these words come to */
+	const struct canary_place *word;
+	uint32_t nword;
+	const struct device_target *target;
+	struct queued_witness *witness;
+	uint32_t *end;	/* [SHARED_DEVICES] of each queue: for queued_ended */
+	uint32_t *nend; /* so many of them have one */
 	uint32_t number;
 	struct queued_course *course;
 };

@@ -48,7 +48,8 @@
  *   7 | COPYING -> TORN             | client: the guard is out of budget, the next mark comes, or the daemon
  *     |                             | ended and need has DAEMON. After a guard that returned by (c) only
  *     |                             | if a later one names a stream that cannot wait
- *   8 | COPYING -> TORN             | client's copier: the memory is not there (EFAULT), the device failed
+ *   8 | COPYING -> TORN             | client's copier: the memory is not there (EFAULT), the device failed,
+ *     |                             | or its memory was changed while it was copied (client/canary.h)
  *   9 | COPYING -> TORN             | daemon: another rank tore or left; this one died with CLIENT in need,
  *     |                             | or with DAEMON after its guard or without guards (UPDATING below)
  *  10 | COPYING clears CLIENT, and  | daemon: this client is dead, ORDERED is set and `done` has reached

@@ -120,11 +120,12 @@ check "at a rate that was asked for" same_steps --mesh fsdp=1 --copy-rate 200000
 check "with delays between all operations" env FAKECUDA_SEED=7 "$BASH" -c "$(declare -p steps snapshots params tmp trainer ckptctl socket); $(declare -f contents differing_steps ends same_steps); same_steps --mesh fsdp=1"
 unset FAKECUDA_GBPS
 
-# ---- mistakes of a trainer: the rig sees them ----
+# ---- mistakes of a trainer: the library finds them, or the rig sees them ----
 torn() { # MISTAKE OPTION...: while copies are slow enough for this machine
 	local gbps
 	for gbps in .02 .004 .001; do
 		FAKECUDA_GBPS=$gbps ends "$tmp/there" --mesh fsdp=1 --device fake --mistake "$@" || return 1
+		! grep -q "is torn: rank 0 changed" "$tmp/ends.out" || return 0
 		contents "$tmp/there" >"$tmp/there.contents"
 		[[ $(differing_steps "$tmp/host.contents" "$tmp/there.contents" 2) != [1-9]* ]] || return 0
 	done

@@ -34,6 +34,20 @@ static void test_release(bool kernels_first)
 	       pthread_cond_broadcast(&fake.change));
 }
 
+static void test_pause(uint64_t bytes)
+{
+	LOCKED(fake.pause_at = bytes ? fake.moved + bytes : UINT64_MAX; fake.paused = false;
+	       pthread_cond_broadcast(&fake.change));
+}
+
+static bool test_paused(void)
+{
+	bool is;
+
+	LOCKED(is = fake.paused);
+	return is;
+}
+
 static void test_fault(const char *symbol, unsigned nth, cuda_rc rc)
 {
 	struct fault *f = calloc(1, sizeof *f);
@@ -153,6 +167,8 @@ const struct fakecuda fakecuda = {
 	.seed = test_seed,
 	.hold = test_hold,
 	.release = test_release,
+	.pause = test_pause,
+	.paused = test_paused,
 	.fault = test_fault,
 	.unhang = test_unhang,
 	.fault_none = test_fault_none,

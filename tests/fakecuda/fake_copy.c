@@ -14,11 +14,13 @@ static size_t side_span(const struct copy *c, size_t pitch)
 	return c->width && c->height ? (c->height - 1) * pitch + c->width : 0;
 }
 
-/* Where the driver may touch it. *sync: it is host memory that is not registered. */
-static uint8_t *side_address(const struct side *s, size_t span, bool *sync)
+/* Where the driver may touch it. *sync: it is host memory that is not registered. *on_device: it
+ * is memory of a device, in whatever way it was named. */
+static uint8_t *side_address(const struct side *s, size_t span, bool *sync, bool *on_device)
 {
 	struct range *r = range_find(s->at, span);
 
+	*on_device = r && r->kind != RANGE_HOST;
 	if (r)
 		return r->alias + (s->at - (uintptr_t)r->base);
 	if (s->device)
@@ -31,7 +33,7 @@ static uint8_t *side_address(const struct side *s, size_t span, bool *sync)
 static cuda_rc copy_add(cuda_stream s, struct side to, struct side from, struct copy *c)
 {
 	struct CUstream_st *x = stream_of(s);
-	bool sync = false;
+	bool sync = false, to_device, from_device;
 	struct work w = { .kind = OP_COPY };
 	struct range *r;
 	cuda_rc rc;
@@ -40,14 +42,14 @@ static cuda_rc copy_add(cuda_stream s, struct side to, struct side from, struct 
 		return CUDA_INVALID_HANDLE;
 	if (!c->width || !c->height)
 		return CUDA_OK;
-	c->to = side_address(&to, side_span(c, c->to_pitch), &sync);
-	c->from = side_address(&from, side_span(c, c->from_pitch), &sync);
+	c->to = side_address(&to, side_span(c, c->to_pitch), &sync, &to_device);
+	c->from = side_address(&from, side_span(c, c->from_pitch), &sync, &from_device);
 	if (!c->to || !c->from)
 		return CUDA_INVALID_VALUE;
 	w.copy = *c;
 	r = from.device && fake.orphans ? range_find(from.at, 1) : NULL;
 	w.copy.orphan = r && r->imported ? r : NULL;
-	w.copy.within = to.device && from.device;
+	w.copy.within = to_device && from_device;
 	fake.copied += c->width * c->height;
 	if (sync) {
 		fake.violations++;

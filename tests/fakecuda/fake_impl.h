@@ -148,11 +148,12 @@ struct count {
 struct fake {
 	pthread_mutex_t lock;
 	pthread_cond_t change;
-	bool ready, one_queue, hang, hold, kernels_first;
+	bool ready, one_queue, hang, hold, kernels_first, paused;
 	enum { ORPHANS_KEPT, ORPHANS_REUSED, ORPHANS_LOST } orphans;
 	int ndevice, version;
 	double gbps;
 	uint64_t seed, queued, copied, violations, registered, calls;
+	uint64_t moved, pause_at; /* bytes that copies between host and device have brought */
 	size_t register_limit;
 	char without[256];
 	struct CUctx_st ctx[DEVICES_MAX];

@@ -97,6 +97,15 @@ static bool turn_has_come(const struct queue *q)
 	return true;
 }
 
+/* (lock) */
+static void pause_here(const struct CUctx_st *ctx)
+{
+	while (fake.moved >= fake.pause_at && !ctx->sticky) {
+		fake.paused = true;
+		pthread_cond_wait(&fake.change, &fake.lock);
+	}
+}
+
 static void copy_run(const struct copy *c, struct CUctx_st *ctx)
 {
 	uint64_t start = clock_ns(), sent = 0;
@@ -113,6 +122,9 @@ static void copy_run(const struct copy *c, struct CUctx_st *ctx)
 				orphan_copied(c->to + y * c->to_pitch + x, n, c->orphan, ctx);
 			sent += n;
 			pthread_mutex_lock(&fake.lock);
+			fake.moved += c->within ? 0 : n;
+			if (!c->within)
+				pause_here(ctx);
 			gbps = fake.gbps;
 			dead = ctx->sticky;
 			pthread_mutex_unlock(&fake.lock);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 struct fake fake = { .lock = PTHREAD_MUTEX_INITIALIZER,
+		     .pause_at = UINT64_MAX,
 		     .change = PTHREAD_COND_INITIALIZER,
 		     .ndevice = 1,
 		     .version = 13000 };

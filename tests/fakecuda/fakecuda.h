@@ -34,7 +34,8 @@
 /* What runs on the device: params are copies of the launch's, ptr what alias() says. */
 typedef void fakecuda_kernel_fn(void *const *param, unsigned blocks, unsigned threads);
 
-struct fakecuda {			/* dlsym(lib, "fakecuda") points to one */
+/* dlsym(lib, "fakecuda") points to one. tests/python/fakecuda.py has its members in this order. */
+struct fakecuda {
 	void (*bandwidth)(double gbps); /* 0: without limit */
 	void (*seed)(uint64_t seed);	/* 0: no delays */
 	/* Copies between host and device, kernels and host functions that are queued from now on do
@@ -62,5 +63,9 @@ struct fakecuda {			/* dlsym(lib, "fakecuda") points to one */
 	/* A kernel that cuModuleGetFunction finds by this name, in whatever module; those of PTX
 	 * text need none (ptx.h). bytes: [n] of the parameters. */
 	void (*kernel)(const char *name, fakecuda_kernel_fn *fn, unsigned n, const size_t *bytes);
+	/* After so many bytes more, copies between host and device stand still, each where it is,
+	 * until pause(0). One of them does now. */
+	void (*pause)(uint64_t bytes);
+	bool (*paused)(void);
 };
 #endif

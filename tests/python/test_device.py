@@ -6,6 +6,7 @@ import array
 import ctypes
 import errno
 import os
+import re
 import threading
 import unittest
 
@@ -194,6 +195,15 @@ class Copies(DeviceCase):
         h.wait(3, _lib.CKPT_COMMITTED, LIMIT)
         h.detach()
         self.assertEqual([self.restored(n, self.memory(1), more=(1,)) for n in (1, 2, 3)], [[{1.0}], [{2.0}], [{3.0}]])
+
+
+class Layout(DeviceCase):
+    def test_the_functions_of_the_driver_for_tests_are_those_of_its_header_in_their_order(self):
+        header = open(os.path.join(fakecuda.ROOT, "tests", "fakecuda", "fakecuda.h"), encoding="utf-8")
+        with header:
+            body = re.search(r"^struct fakecuda {(.*?)^};", header.read(), re.M | re.S)[1]
+        here = [name for name, _ in fakecuda.Tests._fields_]
+        self.assertEqual(re.findall(r"\(\*(\w+)\)\(", body)[: len(here)], here)
 
 
 class BadInput(DeviceCase):

@@ -380,8 +380,8 @@ TEST(words_end_where_their_row_does)
 			       from + rows[r].src + line * rows[r].src_pitch, rows[r].width);
 	assert_int_equal(canary_init(&x, 1), 0);
 	assert_int_equal(canary_map_make(&parts, bytes, &m), 0);
-	assert_int_equal(m->nlive, 3);
-	assert_int_equal(m->upto[2], 5 + 5 + 26);
+	assert_int_equal(m->near.n, 3);
+	assert_int_equal(m->near.upto[2], 5 + 5 + 26);
 	canary_replace(&x, m);
 	for (uint32_t i = 0; i < 64; i++) {
 		bool live = false;

@@ -12,6 +12,7 @@
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
+#include <sys/wait.h>
 
 #define ROWS 96u
 #define COLS 1024u
@@ -238,6 +239,7 @@ static void calm(void)
 	fake->bandwidth(0);
 	fake->seed(0);
 	fake->release(false);
+	fake->pause(0);
 	fake->register_limit(0);
 	fake->sticky(0, 0);
 	fake->sticky(1, 0);
@@ -342,6 +344,107 @@ TEST(the_update_behind_the_guard_comes_after_the_copy)
 	assert_true(holds(&t, 2));
 	it_comes_back(&t, 1, CKPT_FROM_DISK);
 	job_end(&t);
+}
+
+/* Kernels that are queued before the guard change everything when the copies have brought so many
+ * bytes: the step is torn, and whoever asks is told why, once. */
+static void late_kernels(struct trainer *t, uint64_t brought)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+	uint64_t torn;
+
+	MUST_BE(ckpt_stats(t->c, &s), 0);
+	torn = s.torn;
+	said_forget(&said);
+	update_queue(t, 1, false);
+	sync_all(t);
+	fake->pause(brought);
+	MUST_BE(mark(t, 1, CKPT_PERSIST), 0);
+	assert_soon(fake->paused());
+	update_queue(t, 2, false);
+	sync_all(t);
+	*t->host = 1; /* the host's is as it was */
+	assert_int_equal(ckpt_guard(t->c, NULL), 0);
+	fake->pause(0);
+	assert_int_equal(ckpt_wait(t->c, 1, CKPT_COMMITTED, PATIENCE, &t->err), -ENOENT);
+	assert_non_null(strstr(t->err.msg, "rank 0 changed model/"));
+	assert_non_null(strstr(t->err.msg, "after ckpt_snapshot and before ckpt_guard"));
+	assert_soon(said_times(&said, "step 1 is torn: rank 0 changed model/") == 1);
+	assert_int_equal(ckpt_guard(t->c, NULL), CKPT_TORN); /* it is not counted, or said, again */
+	MUST_BE(ckpt_stats(t->c, &s), 0);
+	assert_int_equal(s.torn, torn + 1);
+	assert_int_equal(s.committed, 0);
+	job_end(t);
+	assert_int_equal(said_times(&said, "is torn: rank 0 changed"), 1);
+}
+
+#define TENSOR ((uint64_t)ROWS * COLS * 4)
+#define WORDS ((uint64_t)CANARY_FAR * 8)
+
+/* Nothing is copied yet; everything is; a part of it. Of two devices each may be anywhere in its
+ * copy; but one is, for together they have brought little more than one has. */
+TEST(a_kernel_that_changes_a_state_while_it_is_copied_tears_it)
+{
+	struct trainer t;
+
+	job_begin(&t, 1, "late", CKPT_FINISH, 0, UINT64_MAX);
+	late_kernels(&t, WORDS);
+	host_start(&H, NULL);
+	job_begin(&t, 1, "late", CKPT_FINISH, 0, UINT64_MAX);
+	late_kernels(&t, WORDS + 2 * TENSOR + AMAX * 4);
+	host_start(&H, NULL);
+	job_begin(&t, 2, "late", CKPT_FINISH, 0, UINT64_MAX);
+	late_kernels(&t, 2 * TENSOR + 4096);
+}
+
+/* It is queued before the guard, too, and comes behind the copies. */
+TEST(a_kernel_that_changes_a_state_behind_its_copy_does_no_harm)
+{
+	struct trainer t;
+
+	job_begin(&t, 2, "behind", CKPT_FINISH, 0, UINT64_MAX);
+	update_queue(&t, 1, false);
+	sync_all(&t);
+	fake->hold();
+	MUST_BE(mark(&t, 1, CKPT_PERSIST), 0);
+	update_queue(&t, 2, false);
+	*t.host = 1;
+	assert_int_equal(ckpt_guard(t.c, NULL), 0);
+	fake->release(false);
+	MUST_OF(&t, ckpt_wait(t.c, 1, CKPT_COMMITTED, PATIENCE, &t.err));
+	it_comes_back(&t, 1, CKPT_FROM_DISK);
+	job_end(&t);
+}
+
+/* What devices write to is neither copied for the child nor given back too soon. */
+TEST(a_handle_that_is_forked_or_closed_while_devices_copy_does_no_harm)
+{
+	struct trainer t;
+	int status;
+	pid_t child;
+
+	job_begin(&t, 1, "closed", CKPT_FINISH, 0, UINT64_MAX);
+	update_queue(&t, 1, false);
+	sync_all(&t);
+	fake->pause(TENSOR);
+	MUST_BE(mark(&t, 1, CKPT_PERSIST), 0);
+	assert_soon(fake->paused());
+	child = fork();
+	if (child == 0)
+		_exit(0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(ckpt_guard(t.c, NULL), 0);
+	fake->pause(0);
+	MUST_OF(&t, ckpt_wait(t.c, 1, CKPT_COMMITTED, PATIENCE, &t.err));
+	it_comes_back(&t, 1, CKPT_FROM_DISK);
+	fake->bandwidth(.02);
+	MUST_BE(mark(&t, 2, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_guard(t.c, NULL), 0);
+	MUST_BE(ckpt_detach(t.c, 0), 0);
+	assert_int_equal(fake->registered(), 0);
+	calm();
+	memory_free(&t);
+	host_stop(&H);
 }
 
 /* The weights of device 1 are changed by a kernel on the stream of device 0, before the mark and

@@ -16,7 +16,8 @@
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
-#define HOST 2 /* in place of the number of a device */
+#define WORDS (2 * CANARY_FAR * sizeof(uint64_t)) /* what the canary reads of each snapshot */
+#define HOST 2					  /* in place of the number of a device */
 #define NONE UINT64_MAX
 #define NTENSOR 5u
 
@@ -304,7 +305,7 @@ static uint64_t copied_by(struct trainer *t, uint64_t step)
 	uint64_t before = fake->copied();
 
 	good_step(t, step, CKPT_STAGE_ONLY);
-	return fake->copied() - before - device_bytes(false);
+	return fake->copied() - before - device_bytes(false) - WORDS;
 }
 
 static void daemon_again(struct trainer *t, uint64_t times)
@@ -615,7 +616,7 @@ TEST(of_more_unequal_tensors_than_can_be_listed_all_are_copied_whole)
 		if (step_taken(&t, step, CKPT_STAGE_ONLY) == 0)
 			break;
 	}
-	assert_int_equal(fake->copied() - copied - device_bytes(false), all);
+	assert_int_equal(fake->copied() - copied - device_bytes(false) - WORDS, all);
 	for (uint32_t i = 0; i < 3; i++) {
 		many_state(&x, ++step, false);
 		assert_int_equal(copied_by(&t, step), all);
@@ -657,6 +658,7 @@ TEST(a_final_step_is_copied_whole)
 TEST(a_daemon_that_takes_over_has_the_state)
 {
 	struct trainer t;
+	uint64_t copied;
 
 	begin(&t);
 	t.bad[2] = 77; /* whole from the beginning: whole[] comes along */
@@ -666,7 +668,8 @@ TEST(a_daemon_that_takes_over_has_the_state)
 	must_soon(said_times(&daemon_said, "step 2 taken over"));
 	restore(&t, 2, CKPT_FROM_MEMORY);
 	assert_int_equal(state_wrong(&t, 2, t.bad, NULL), 0);
-	assert_int_equal(copied_by(&t, 3), device_bytes(true));
+	copied = copied_by(&t, 3) - device_bytes(true);
+	assert_true(copied == 0 || copied == -WORDS); /* the canary has drawn none yet */
 	end(&t);
 }
 
