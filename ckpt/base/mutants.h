@@ -193,6 +193,7 @@
 	X(PUBLISHED_NAMES_NOT_SYNCED, io, "the names in a new directory are synced before the rename") \
 	X(PUBLISHED_NAME_NOT_SYNCED, io, "the directory around what was published is synced") \
 	X(PUT_NOT_SYNCED, io, "a small file is synced") \
+	X(PUBLISH_INTO_STRANGERS, io, "what another user owns or may write is not continued") \
 	X(PUBLISHED_OVER_OTHERS, io, "a file gives way only if it begins as ours do") \
 	X(PUBLISHED_OVER_LOST, io, "a file that gave way comes back when the rename fails") \
 	X(PUBLISH_STRANGERS_REMOVED, io, "a lock directory with the files of others is left alone") \

@@ -33,6 +33,7 @@ struct io_stat {
 		modified_ns; /* when its bytes last changed, by the same clock; 0: it does not say */
 	uint64_t bytes;	     /* its length */
 	uint32_t nlink;	     /* names that lead to it */
+	uint32_t mode;	     /* who may do what with it: st_mode's lowest nine bits */
 };
 
 enum io_lock { IO_LOCK_SHARED, IO_LOCK_EXCLUSIVE, IO_LOCK_ASK /* locks nothing: is it free? */ };

@@ -395,6 +395,7 @@ static void stat_fill(const struct stat *st, struct io_stat *ret)
 	*ret = (struct io_stat){ .dev = st->st_dev,
 				 .ino = st->st_ino,
 				 .uid = st->st_uid,
+				 .mode = st->st_mode & 0777u,
 				 .changed_ns =
 					 stat_ns(st->st_ctim.tv_sec, (uint64_t)st->st_ctim.tv_nsec),
 				 .modified_ns =
@@ -439,6 +440,7 @@ static int sys_stat(void *ctx, int fd, struct io_stat *ret)
 	*ret = (struct io_stat){ .dev = makedev(st.stx_dev_major, st.stx_dev_minor),
 				 .ino = st.stx_ino,
 				 .uid = st.stx_uid,
+				 .mode = st.stx_mode & 0777u,
 				 .changed_ns = stat_ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec),
 				 .modified_ns = stat_ns(st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
 				 .bytes = st.stx_size,

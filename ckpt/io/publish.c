@@ -250,6 +250,28 @@ static int not_ours(const struct publish *p, const char *name, struct ckpt_err *
 			  p->at.parent, name);
 }
 
+/* What an earlier run left is ours only if nobody else can have put anything into it. */
+static int owner_check(const struct publish *p, int fd, const char *name, struct ckpt_err *err)
+{
+	struct io_stat st;
+
+	if (io_stat(p->ops, fd, &st) || MUTANT(PUBLISH_INTO_STRANGERS))
+		return 0;
+	if (st.uid != (uint32_t)geteuid())
+		return ckpt_error(
+			err, -EINVAL,
+			"%.2000s/%s belongs to user %u, not to you: what is written there "
+			"would be theirs; remove it, or give another name",
+			p->at.parent, name, st.uid);
+	if (st.mode & 0022 & ~p->mode)
+		return ckpt_error(
+			err, -EINVAL,
+			"%.2000s/%s can be written by other users (mode %o): check it, then "
+			"remove it",
+			p->at.parent, name, st.mode);
+	return 0;
+}
+
 static int dir_open(const struct publish *p, const char *name)
 {
 	return p->ops->open(p->ops->ctx, p->parent_fd, name, O_RDONLY | O_DIRECTORY, 0);
@@ -292,6 +314,9 @@ static int lock_try(struct publish *p, bool make, struct ckpt_err *err)
 					p->lock_name);
 	}
 	p->lock_fd = rc;
+	rc = p->made ? 0 : owner_check(p, p->lock_fd, p->lock_name, err);
+	if (rc)
+		return rc;
 	rc = MUTANT(PUBLISH_UNLOCKED) ? 0 : ops->lock(ops->ctx, p->lock_fd, true);
 	if (rc)
 		return lock_fail(p, rc, err);
@@ -370,8 +395,14 @@ static int new_look(struct publish *p, struct ckpt_err *err)
 
 	if (!rc && p->dir) {
 		p->new_fd = fd;
+		if (!p->new_made && (rc = owner_check(p, fd, p->new_name, err)))
+			return rc;
 		rc = p->made && !p->new_made ? ops->list(ops->ctx, fd, entry_found, NULL) : 0;
 	} else if (!rc) {
+		if ((rc = owner_check(p, fd, p->new_name, err))) {
+			(void)ops->close(ops->ctx, fd);
+			return rc;
+		}
 		rc = ops->size(ops->ctx, fd, &bytes);
 		(void)ops->close(ops->ctx, fd);
 		rc = rc ? rc : p->made && bytes;

@@ -837,6 +837,39 @@ TEST(what_is_not_ours_is_not_removed)
 	assert_alone(".dst.ckptctl-new");
 }
 
+/* Whoever owns the directory, or may write to it, owns the checkpoint that is published from it. */
+TEST(what_others_own_or_may_write_is_not_continued)
+{
+	static const char *const name[] = { ".dst.ckptctl", ".dst.ckptctl-new" };
+	struct publish_opts o = opts_of("dst");
+	struct publish *p;
+	struct ckpt_err err;
+
+	o.resume = true;
+	for (uint32_t i = 0; i < 8; i++) {
+		const char *at_name = name[i & 1];
+		bool owned = i & 2;
+
+		o.dir = i & 4;
+		if (owned && geteuid() != 0)
+			continue; /* only root gives files away */
+		if (o.dir || !(i & 1))
+			assert_int_equal(mkdirat(at, at_name, 0700), 0);
+		else
+			file_put(at_name, "");
+		assert_int_equal(owned ? fchownat(at, at_name, 65534, 65534, 0)
+				       : fchmodat(at, at_name, 0777, 0),
+				 0);
+		assert_int_equal(begun(&o, &p, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, owned ? "belongs to user 65534"
+						      : "can be written by other users"));
+		assert_alone(at_name);
+		assert_int_equal(unlinkat(at, at_name, o.dir || !(i & 1) ? AT_REMOVEDIR : 0), 0);
+		assert_ok_err(begun(&o, &p, &err), &err);
+		publish_end(p, false);
+	}
+}
+
 TEST(without_a_lock_beside_it_what_is_not_empty_is_not_ours)
 {
 	struct publish_opts o = opts_of("dst");
