@@ -216,14 +216,15 @@ void rescue_written(struct snap *s, int rc, const char *text)
 			s->rescued = true;
 			s->committed_at = now_ns();
 		}
-		log_line(&j->d->opts.log, LOG_NOTICE,
-			 "rescue: step %" PRIu64 " of job %s is in another directory now", s->step,
-			 j->name);
+		/* A copy is no rescue: nothing is kept there. */
+		log_line(&j->d->opts.log, j->rescue->copy ? LOG_DEBUG : LOG_NOTICE,
+			 "%s: step %" PRIu64 " of job %s is in another directory now",
+			 j->rescue->copy ? "copy" : "rescue", s->step, j->name);
 	} else {
 		log_line(&j->d->opts.log, LOG_ERROR,
-			 "rescue: step %" PRIu64
+			 "%s: step %" PRIu64
 			 " of job %s could not be written to another directory: %s",
-			 s->step, j->name, text);
+			 j->rescue->copy ? "copy" : "rescue", s->step, j->name, text);
 	}
 	rescue_over(s, rc, text);
 	job_settle(j);

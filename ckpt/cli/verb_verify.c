@@ -45,7 +45,7 @@ struct verify {
 	uint64_t checked_bytes;
 	uint64_t data_bytes, data_checked; /* of the good ones: that there are, that were read */
 	uint64_t unsummed;		   /* of them, too: that have no sum */
-	uint32_t ngood, nfaulty, nother;
+	uint32_t ngood, nfaulty, nother, nquarantined; /* quarantined: of the good ones */
 	int code;
 };
 
@@ -65,14 +65,10 @@ struct one {
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
-	enum {
-		UNLABELLED,
-		LABELLED_GOOD,
-		LABELLED_BAD,
-		IS_BAD
-	} label;       /* IS_BAD: good, but quarantined */
-	uint64_t nodd; /* printed beside its faults: bytes that nothing uses are not zero */
-	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
+	enum { UNLABELLED, LABELLED_GOOD, LABELLED_BAD } label;
+	bool quarantined; /* by somebody before */
+	uint64_t nodd;	  /* printed beside its faults: bytes that nothing uses are not zero */
+	bool unproven;	  /* a fault of it is none of a sum: it is not known to be damaged */
 };
 
 static void fault_free(struct fault *f)
@@ -452,18 +448,27 @@ static void say_one(const struct one *x, int rc)
 		if (!x->has_step && x->s.ckpt)
 			snprintf(name, sizeof name, "%s",
 				 subject_title(x->s.ckpt, x->s.ref.path, title));
-		cli_mark(c, read ? STYLE_WARN : STYLE_GOOD, read ? "read" : "ok", 8,
-			 "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "", foreign,
-			 *foreign ? ")  " : "      ", name, size, what, speed);
+		cli_mark(c, read || x->quarantined ? STYLE_WARN : STYLE_GOOD,
+			 x->quarantined ? "quarantined"
+			 : read		? "read"
+					: "ok",
+			 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "", foreign,
+			 *foreign	  ? ")  "
+			 : x->quarantined ? "  "
+					  : "      ",
+			 name, size, what, speed);
 		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 			say_fault(v, &v->fault[i]);
 		if (x->nodd)
 			cli_say(c, STYLE_DIM, "  No tensor lies there.");
 		say_before(x);
 		say_trusted(x);
-		if (x->label == IS_BAD)
-			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
-				 x->s.ref.path);
+		if (x->quarantined)
+			cli_hint(
+				c,
+				"%s is quarantined: latest passes it over; ckptctl repair %s reads "
+				"all of it, and releases it if every byte is right",
+				name, x->s.ref.path);
 		return;
 	}
 	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size,
@@ -498,7 +503,7 @@ static void put_one(const struct one *x, int rc)
 	output_key(o, "path", cell_text(x->s.ref.path));
 	output_key(o, "job", cell_word(x->job));
 	output_key(o, "step", cell_if(x->has_step, cell_number(x->step)));
-	output_key(o, "ok", cell_flag(!rc));
+	output_key(o, "ok", cell_flag(!rc && !x->quarantined));
 	output_key(o, "bytes", cell_if(x->has_bytes, cell_bytes(x->bytes)));
 	output_key(o, "checked_bytes", cell_bytes(x->got.bytes));
 	output_key(o, "data_read",
@@ -547,8 +552,6 @@ static void set_label(struct one *x, int rc, const struct store *s, const struct
 	struct ckpt_err err = { 0 };
 	char why[400] = "";
 
-	if (st->state == STORE_QUARANTINED && !rc)
-		x->label = IS_BAD;
 	if (st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE)
 		return;
 	if (rc && f)
@@ -591,6 +594,22 @@ static void keep_label(struct one *x, int rc)
 		store_home_close(&m);
 }
 
+/* Has somebody found damage in it before? What is not in a store has no labels. */
+static bool is_quarantined(const struct one *x)
+{
+	struct store_step now;
+	struct store_home m;
+	bool is;
+
+	if (x->at)
+		return x->at->state == STORE_QUARANTINED;
+	if (store_home_open(x->v->c->ops, formats[0], &x->s.ref, &m, NULL))
+		return false;
+	is = !store_step_judge(&m.s, m.step.dir, &now, NULL) && now.state == STORE_QUARANTINED;
+	store_home_close(&m);
+	return is;
+}
+
 /* Nothing but its own files, and of what was asked for nothing that cannot be checked. */
 static bool is_plain(const struct one *x)
 {
@@ -619,13 +638,15 @@ static void verify_one(struct one *x, const char *why)
 	v->data_bytes += rc ? 0 : x->got.data.all_bytes;
 	v->data_checked += rc ? 0 : x->got.data.bytes;
 	v->unsummed += rc || !v->data ? 0 : x->got.unsummed;
+	x->quarantined = !rc && x->s.is_step && is_quarantined(x);
 	v->ngood += !rc;
+	v->nquarantined += x->quarantined;
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
 	if (!rc || rc == -EBADMSG) {
-		v->code = cli_worse(v->code, rc		   ? cli_exit(rc)
-					     : is_plain(x) ? CLI_OK
-							   : CLI_WARNINGS);
+		v->code = cli_worse(v->code, rc				      ? cli_exit(rc)
+					     : is_plain(x) && !x->quarantined ? CLI_OK
+									      : CLI_WARNINGS);
 		keep_label(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
@@ -756,6 +777,9 @@ static void summary_say(struct verify *v)
 	else if (v->nfaulty)
 		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints FAULTY, %s read", v->nfaulty, n,
 			size);
+	else if (v->nquarantined)
+		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints quarantined, %s read",
+			v->nquarantined, n, size);
 	else if (v->ngood && !v->nother && *v->part.text)
 		cli_say(v->c, STYLE_DIM,
 			"%u checkpoint%s, no fault in what was read: %.3g %% of the data (%s)", n,

@@ -426,7 +426,11 @@ TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over
 	RUN_IS(4, "verify", "--data", "-C", job, "step:30");
 	/* Made whole again it is good, and stays quarantined until somebody says otherwise. */
 	flip(part(step_path(job, 30), 0), 8192);
-	SHOWN_IS(0, "verify", "--data", "-C", job, "step:30");
+	SHOWN_IS(3, "verify", "--data", "-C", job, "step:30");
+	RUN_IS(3, "verify", "-C", job, "step:30");
+	assert_silent(got.out, "ok");
+	RUN_IS(3, "verify", "--all", job, "--json");
+	assert_json(3, "ckptd.verify/1", "{'checkpoints':[{'ok':false},{'ok':true},{'ok':true}]}");
 	assert_string_equal(string(listed(job, 30, &j), "state"), "quarantined");
 	json_decref(j);
 }

@@ -379,6 +379,7 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	ask_until(ask_job(&A, "j")->attached == 0 && ask_job(&A, "j")->failed == 1);
 	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
+	assert_int_equal(said_times(&daemon_said, "rescue: step 2 of job j is in"), 0); /* a copy */
 	assert_true(host_has(&e, "j", 2));
 	m.job = ask_job(&A, "j")->id;
 	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
@@ -389,6 +390,7 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	MUST(mkdir(to_dir, 0700) == 0);
 	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
+	assert_soon(said_times(&daemon_said, "rescue: step 2 of job j is in") == 1);
 	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
 	assert_int_equal(f.lost, 0);
 }
