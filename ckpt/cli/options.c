@@ -186,12 +186,35 @@ static int option_unknown(const struct cli_verb *verb, const char *word, struct 
 	return ckpt_error(err, -EINVAL, "unknown option %s", word);
 }
 
+/* Of these each one counts (cli.given); a flag that is given twice says no more than once. */
+static bool option_repeats(enum cli_option_id id)
+{
+	switch ((int)id) {
+	case OPT_LAYOUT:
+	case OPT_REPLICATE:
+	case OPT_ONLY:
+	case OPT_ONLY_GLOB:
+	case OPT_AVERAGE:
+	case OPT_ALLOW:
+	case OPT_KEEP_BEST:
+	case OPT_DROP_UNSUPPORTED:
+	case OPT_STRIP:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static int option_take(struct cli *c, const struct cli_option *o, const char *arg,
 		       struct ckpt_err *err)
 {
 	if (o->choice && !choice_has(o->choice, arg))
 		return ckpt_error(err, -EINVAL, "--%s=%s is not valid: choose from %s", o->name,
 				  arg, o->choice);
+	if (c->value[o->id] && o->arg && !option_repeats(o->id))
+		return ckpt_error(err, -EINVAL,
+				  "--%s is given twice, as %.60s and as %.60s: give it once",
+				  o->name, c->value[o->id], arg);
 	if (o->arg && !*arg)
 		return ckpt_error(err, -EINVAL, "--%s needs a %s that is not empty", o->name,
 				  o->arg);

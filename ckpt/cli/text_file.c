@@ -8,6 +8,14 @@
 
 #define FILE_MAX (4 * MIB) /* a larger file is something else */
 
+uint64_t text_file_silent_ns = 10 * NS_PER_S;
+static uint64_t late_ns;
+
+static bool stopped_or_late(void)
+{
+	return cli_stopped() || now_ns() > late_ns;
+}
+
 int text_file_read(const char *path, const char *what, const char *form, struct arena *a,
 		   char **ret, struct ckpt_err *err)
 {
@@ -18,9 +26,17 @@ int text_file_read(const char *path, const char *what, const char *form, struct 
 
 	if (!text)
 		return ckpt_error(err, -ENOMEM, "out of memory for the %s %s", what, path);
+	late_ns = now_ns() + text_file_silent_ns;
 	while (fd >= 0 && used <= FILE_MAX &&
-	       (n = io_input_read(fd, text + used, FILE_MAX + 1 - used, cli_stopped)) > 0)
+	       (n = io_input_read(fd, text + used, FILE_MAX + 1 - used, stopped_or_late)) > 0) {
 		used += (size_t)n;
+		late_ns = now_ns() + text_file_silent_ns;
+	}
+	if (n == -ECANCELED && !cli_stopped())
+		return ckpt_error(err, -ETIMEDOUT,
+				  "the %s %s gave nothing for too long: it is a FIFO or a terminal "
+				  "that nobody writes to",
+				  what, path);
 	if (n == -ECANCELED)
 		return ckpt_error(err, -ECANCELED, "interrupted while reading the %s %s", what,
 				  path);

@@ -7,6 +7,7 @@
 #include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/doctor_links.h"
 #include "ckpt/host/host_facts.h"
+#include "ckpt/layout/human.h"
 #include "formats/registry/registry.h"
 
 #define INDENT 20 /* of what was found */
@@ -42,6 +43,16 @@ static void finding_print(void *arg, const struct host_finding *f)
 		cli_mark(d->c, STYLE_DIM, "                    ->", INDENT + 3, " %s", f->next);
 }
 
+static bool unit_is_apart(const char *size, const char *path)
+{
+	char text[32] = "1";
+	uint64_t bytes;
+
+	return !size[strspn(size, "0123456789.")] && strlen(path) < sizeof text - 1 &&
+	       !human_parse_bytes(strcat(text, path), &bytes) && strspn(path, "0123456789.") == 0 &&
+	       access(path, F_OK) < 0;
+}
+
 static int doctor_run(struct cli *c)
 {
 	struct host_ask ask = { .ops = c->ops,
@@ -60,6 +71,12 @@ static int doctor_run(struct cli *c)
 	if (c->value[OPT_JOB_SIZE] && human_parse_bytes(c->value[OPT_JOB_SIZE], &ask.job_bytes))
 		return cli_usage(c, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint",
 				 "--job-size=%.80s is no number of bytes", c->value[OPT_JOB_SIZE]);
+	/* "10 GB" without quotes is ten bytes, and a directory. */
+	if (c->value[OPT_JOB_SIZE] && c->narg && unit_is_apart(c->value[OPT_JOB_SIZE], c->arg[0]))
+		return cli_usage(c, "ckptctl doctor --job-size=1.2T DIR",
+				 "--job-size=%.40s %.20s is two words: write --job-size=%.40s%.20s",
+				 c->value[OPT_JOB_SIZE], c->arg[0], c->value[OPT_JOB_SIZE],
+				 c->arg[0]);
 	f = malloc(sizeof *f);
 	if (!f)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,

@@ -307,6 +307,9 @@ static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 		examine_disk(root, st.st_dev, f);
 	}
 	f->dir_rc = io_probe(ask->ops, dir, &f->probe, &f->dir_err);
+	if (f->dir_rc ==
+	    -ENOENT) /* the directory is open: what is not there is a way to make files */
+		f->dir_rc = -EOPNOTSUPP;
 	if (f->dir_rc)
 		return;
 	examine_files(ask->ops, dir, f);

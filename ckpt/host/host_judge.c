@@ -83,13 +83,16 @@ static bool judge_directory(struct judge *j)
 			: f->dir_rc == -ENOTDIR ? "is not a directory"
 			: f->dir_rc == -ENOENT	? "does not exist, and its parent directory does "
 						  "not exist either"
+			: f->dir_rc == -EOPNOTSUPP ? "takes no files: it is not on a disk"
 			: f->dir_rc == -ENOSPC || f->dir_rc == -EDQUOT ? "has no free space"
 								       : NULL;
 
 		text_print(next, sizeof next,
 			   "make it for user %u (mkdir -p, chown), or name another", f->uid);
 		if (what)
-			finding_add(j, "directory", HOST_FAIL, next, "%.300s %s", f->path, what);
+			finding_add(j, "directory", HOST_FAIL,
+				    f->dir_rc == -EOPNOTSUPP ? "name another directory" : next,
+				    "%.300s %s", f->path, what);
 		else
 			finding_add(j, "directory", HOST_FAIL,
 				    "repair the file system, or name another directory",

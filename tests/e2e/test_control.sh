@@ -105,8 +105,8 @@ check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
 check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
 check "forget --all needs a name, even of the only job" ctl_says 2 "needs the job's name" forget --all
 other_start() { # JOB
-	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --socket "$socket" --step-ms 5 --guard finish \
-		--snapshot-every 2 --wait-ready >/dev/null 2>&1 &
+	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --step-ms 5 --guard finish \
+		--snapshot-every 2 --wait-ready >/dev/null 2>&1 & # its socket is $CKPTD_SOCKET
 	other=$!
 }
 other_end() {

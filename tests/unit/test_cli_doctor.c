@@ -75,6 +75,11 @@ TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 	RUN_IS(1, "doctor", path_of("%s/no/such/place", top));
 	assert_says(got.out, "FAIL  directory");
 	RUN_IS(2, "doctor", dir, "--job-size=many");
+	RUN_IS(2, "doctor", "--job-size", "10", "GB"); /* not ten bytes in the directory GB */
+	assert_says(got.err, "write --job-size=10GB");
+	RUN_IS(1, "doctor", "/proc");
+	assert_says(got.out, "/proc takes no files");
+	assert_silent(got.out, "does not exist");
 	RUN_IS(2, "doctor", dir, dir);
 }
 

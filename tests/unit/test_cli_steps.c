@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_steps.c - ckptctl plan --steps: what is drawn, compared and explained, and what is
  * refused. */
+#include "ckpt/cli/text_file.h"
 #include "tests/lib/cli_rig.h"
 #include <sys/time.h>
 
@@ -90,6 +91,28 @@ TEST(a_signal_ends_the_wait_for_a_cost_file)
 	cli_stops = cli_stop_signal = 0;
 	assert_int_equal(sigaction(SIGALRM, &was, NULL), 0);
 	assert_says(got.err, "interrupted while reading the cost file");
+}
+
+TEST(a_fifo_without_a_writer_is_not_waited_for_without_end)
+{
+	const char *fifo = path_of("%s/silent", top);
+
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	text_file_silent_ns = 50 * NS_PER_MS;
+	RUN_IS(15, "plan", "--steps", "S(0) -> R", "--mesh", "dp=4", "--shape", "5", "--links",
+	       fifo);
+	assert_says(got.err, "gave nothing for too long");
+	text_file_silent_ns = 10 * NS_PER_S;
+}
+
+TEST(an_option_that_counts_once_is_given_once)
+{
+	RUN_IS(2, "plan", "--steps", "S(0) -> R", "--mesh", "dp=4", "--mesh", "dp=2", "--shape",
+	       "5");
+	assert_says(got.err, "--mesh is given twice, as dp=4 and as dp=2");
+	RUN_IS(2, "ls", "-C", top, "--store", "/tmp");
+	RUN_IS(2, "-C", top, "ls", "-C", "/tmp");
+	RUN_IS(0, "plan", "--steps", "S(0) -> R", "--mesh", "dp=4", "--shape", "5", "-q", "-q");
 }
 
 TEST(a_long_search_ends_when_it_is_asked_to)
