@@ -379,6 +379,7 @@
 	X(UNKNOWN_EQUAL, engine, "what has no fingerprint is not equal by it") \
 	X(UNSUMMED_IS_SUMMED, engine, "bytes without a sum are said to have none") \
 	X(JOURNAL_PARTS_TRUSTED, engine, "parts that a journal names are looked at before they are used") \
+	X(BUFFERS_FRESH, move, "a read uses the buffers of the one before") \
 	X(JOURNAL_BYTES_TRUSTED, move, "bytes that a journal names are read again before they are used") \
 	X(REDIST_FIRST_WAY, redist, "a cheaper way to a state replaces the first one") \
 	X(REDIST_ANY_CUT, redist, "only the last cut of a tensor dimension is undone") \

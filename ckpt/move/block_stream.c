@@ -3,18 +3,27 @@
  * block_stream.c - keeps the disk busy with reads while workers check and scatter what has arrived.
  * Called by move_read and move_verify. Invariant: a buffer belongs to one of: nobody, the I/O
  * queue, the workers' queue or one worker, the queue of what is done. The calling thread alone
- * moves it out of the first, second and last. Between two streams all of them belong to nobody.
+ * moves it out of the first, second and last. Between two streams all of them belong to nobody. The
+ * buffers of a room that was closed are kept for the next one, for the kernel clears fresh memory
+ * before it gives it, which costs as much as reading it; it may take them back meanwhile.
  */
 #include "ckpt/move/block_stream.h"
+#include "ckpt/base/atomic.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/thread.h"
 #include "ckpt/base/util.h"
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 #define WORKERS_MAX 4
 #define INLINE_BLOCKS 2 /* so few are done before threads would have started */
 #define SLOTS_MAX (MOVE_DEPTH + 2 * WORKERS_MAX)
 #define SLOTS_MIN 2u /* one is read while the other is worked on */
+/* Where nobody limits them: 16 buffers of 2 MiB, with their margins. What the processors' caches
+ * and the disk need, and no more. */
+#define BUFFERS_BYTES (33 * MIB)
 
 struct slot {
 	struct io_req req;
@@ -78,6 +87,56 @@ static void workers_start(struct stream_room *r)
 		r->nworker++;
 }
 
+/* --- buffers from one room to the next --- */
+struct kept {
+	uint8_t *mem;
+	size_t bytes;
+};
+static _Atomic(struct kept *) kept; /* of this process, at most these; NULL: somebody has them */
+_Atomic uint64_t stream_mapped_bytes;
+
+static void buffers_keep(uint8_t *mem, size_t bytes)
+{
+	struct kept *k = mem && bytes <= BUFFERS_BYTES + PAGES_HUGE ? malloc(sizeof *k) : NULL,
+		    *none = NULL;
+
+	if (k) {
+		*k = (struct kept){ mem, bytes };
+#ifdef MADV_FREE
+		(void)madvise(mem, bytes, MADV_FREE);
+#endif
+		if (!MUTANT(BUFFERS_FRESH) && atomic_compare_exchange_strong(&kept, &none, k))
+			return;
+		free(k);
+	}
+	pages_free(mem, bytes);
+}
+
+static uint8_t *buffers_get(size_t bytes, size_t *ret_bytes)
+{
+	struct kept *k = atomic_exchange(&kept, NULL);
+	uint8_t *mem = NULL;
+
+	*ret_bytes = bytes;
+	if (k && k->bytes >= bytes) {
+		mem = k->mem;
+		*ret_bytes = k->bytes;
+	} else if (k) {
+		pages_free(k->mem, k->bytes);
+	}
+	free(k);
+	if (mem)
+		return mem;
+	mem = pages_new(bytes);
+	add_relaxed(&stream_mapped_bytes, mem ? bytes : 0);
+	return mem;
+}
+
+static uint64_t buffers_limit(const struct move_files *f)
+{
+	return f->buffer_bytes ? f->buffer_bytes : BUFFERS_BYTES;
+}
+
 static uint64_t read_align(const struct move_files *f)
 {
 	return MAX(f->align, 4096u);
@@ -85,9 +144,9 @@ static uint64_t read_align(const struct move_files *f)
 
 uint64_t stream_block_bytes(const struct move_files *f)
 {
-	uint64_t slot = f->buffer_bytes / (MOVE_DEPTH + 2 * processor_count()), block = MOVE_BLOCK;
+	uint64_t slot = buffers_limit(f) / (MOVE_DEPTH + 2 * processor_count()), block = MOVE_BLOCK;
 
-	while (f->buffer_bytes && block > MIB && block + read_align(f) > slot)
+	while (block > MIB && block + read_align(f) > slot)
 		block -= MIB;
 	return block;
 }
@@ -95,7 +154,7 @@ uint64_t stream_block_bytes(const struct move_files *f)
 /* Buffers for the largest block, all in one mapping on huge pages. */
 static int slots_make(struct stream_room *r)
 {
-	uint64_t align = read_align(r->s->files), most = 0, limit = r->s->files->buffer_bytes,
+	uint64_t align = read_align(r->s->files), most = 0, limit = buffers_limit(r->s->files),
 		 n = MOVE_DEPTH + MAX(2 * r->nworker, 1u);
 
 	for (uint64_t i = 0; i < r->s->n; i++)
@@ -103,17 +162,15 @@ static int slots_make(struct stream_room *r)
 	if (most > STREAM_BLOCK_MAX)
 		return -EFBIG;
 	most = align_up(most, align) + align; /* widened at both ends */
-	while (limit && n > SLOTS_MIN && n * most > limit)
+	while (n > SLOTS_MIN && n * most > limit)
 		n--;
 	r->nslot = (uint32_t)MIN(n, r->s->n);
 	if (r->mem && r->mem_bytes < most * r->nslot)
 		pages_free(TAKE(r->mem), r->mem_bytes);
-	if (!r->mem) {
-		r->mem_bytes = most * r->nslot;
-		r->mem = pages_new(r->mem_bytes);
-		if (!r->mem)
-			return -ENOMEM;
-	}
+	if (!r->mem)
+		r->mem = buffers_get(most * r->nslot, &r->mem_bytes);
+	if (!r->mem)
+		return -ENOMEM;
 	r->nidle = 0;
 	for (uint32_t i = 0; i < r->nslot; i++) {
 		r->slot[i].buf = r->mem + i * most;
@@ -246,7 +303,7 @@ void stream_room_close(struct stream_room *r)
 		pthread_join(r->worker[i], NULL);
 	queue_destroy(&r->asked);
 	queue_destroy(&r->done);
-	pages_free(r->mem, r->mem_bytes);
+	buffers_keep(r->mem, r->mem_bytes);
 	made_close(r->made);
 	free(r);
 }

@@ -32,6 +32,9 @@ struct stream {
 	int (*done)(void *ctx, uint64_t block);
 };
 
+/* Bytes of buffers that were mapped so far, by all rooms of the process. Tests. */
+extern _Atomic uint64_t stream_mapped_bytes;
+
 /* Reads of at most so many bytes fit the buffers of these files, or 1 MiB. */
 uint64_t stream_block_bytes(const struct move_files *f);
 

@@ -93,7 +93,7 @@ void move_close(struct move_files *f);
  * checked.
  *
  * Threads: up to four workers, no more than there are processors, check and scatter; memory is
- * about MOVE_DEPTH + 8 blocks at most, or f->buffer_bytes. The same holds for move_verify.
+ * 33 MiB, or f->buffer_bytes, and the next call finds it. The same holds for move_verify.
  *
  * What is made of operands comes first, in 64 MiB more, or in half of f->buffer_bytes; small
  * windows read a chunk more than once. -EOPNOTSUPP, before anything is written: elements that have

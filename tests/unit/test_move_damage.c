@@ -4,6 +4,7 @@
  * not by a restore that needs it, and not by verify, which names it and goes on.
  */
 #include "tests/unit/test_move_disk.h"
+#include "ckpt/move/block_stream.h"
 
 static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 
@@ -533,6 +534,8 @@ TEST(files_without_chunks_are_read_as_they_are)
 	assert_int_equal(pwrite(fd, have, 700 * 900 * 4, 13), 700 * 900 * 4);
 	assert_int_equal(plan_make(&c.table, &dst, NULL, &p, NULL, &err), 0);
 	for (int direct = 0; direct < 2; direct++) {
+		uint64_t mapped = stream_mapped_bytes;
+
 		assert_int_equal(move_open(&io_ops_posix, d.fd, &c, direct, IO_AUTO, &f, &err), 0);
 		memset(mem, 0xee, bytes);
 		assert_ok_err(move_read(&p, &f, base, NULL, NULL, &err), &err);
@@ -541,6 +544,8 @@ TEST(files_without_chunks_are_read_as_they_are)
 		assert_memory_equal(rows, have, sizeof rows);
 		assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), 0);
 		assert_int_equal(read, bytes);
+		/* the buffers are those of the reads before */
+		assert_true(!direct || stream_mapped_bytes == mapped);
 		move_close(&f);
 	}
 	assert_int_equal(ftruncate(fd, (off_t)bytes - 1), 0);
