@@ -215,7 +215,7 @@ check "the job is attached again" within field_is attached_count 2
 last_of_memory() { "$ckptctl" status --json | grep -o '"memory_step":[0-9][0-9]*' | head -1 | grep -o '[0-9]*$'; }
 check "a step of it is in memory again" within last_of_memory
 job_kill
-check "the daemon sees the ranks go" within ctl_says 0 "0 of 2 attached, ended" status
+check "the daemon sees the ranks go" within ctl_says 3 "2 of 2 died" status
 same_as_disk() { # the newest staged step, from memory and then from disk
 	local step
 	step=$(last_of_memory)

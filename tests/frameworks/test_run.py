@@ -161,6 +161,47 @@ class One(ranks.Case):
         return json.loads(job.ctl("show", "-C", os.path.join(job.store, job.name), "step:%d" % step, "--json"))
 
 
+class Policy(One):
+    def kept(self, job):
+        where = os.path.join(job.store, job.name)
+        return json.loads(job.ctl("keep", "--json", where))["policy"]
+
+    def test_attach_sets_the_policy_of_the_job_and_ckptd_obeys_it(self):
+        job, run, model, optim = self.begun(keep_last=1, keep_every=4, keep_within="1s", keep_best=["loss", "acc:max:2"])
+        self.assertEqual(
+            self.kept(job)["rules"],
+            "--keep-last 1 --keep-every 4 --keep-within 1s --keep-best loss:min:1 --keep-best acc:max:2",
+        )
+        self.assertEqual(self.kept(job)["from"], "job")
+        run.detach()
+        run = self.attach(job, model, optim, keep_last=2)
+        run.restore()
+        for step in range(1, 6):
+            train(run, model, optim, step, step)
+            run.wait()
+        self.assertEqual(self.kept(job)["rules"], "--keep-last 2")
+
+        def steps():
+            found = json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]
+            return [s["step"] for s in found]
+
+        deadline = time.monotonic() + SECONDS
+        while len(steps()) > 3 and time.monotonic() < deadline:  # the two newest, and the newest that was verified
+            time.sleep(0.05)
+        self.assertLessEqual(len(steps()), 3)
+        self.assertEqual(steps()[:2], [5, 4])
+        run.detach()
+        self.attach(job, model, optim)  # says nothing of it
+        self.assertEqual(self.kept(job)["rules"], "--keep-last 2")
+
+    def test_a_rule_that_is_none_is_an_error_of_attach(self):
+        job = self.job()
+        model, optim = make()
+        for wrong in ({"keep_within": "soon"}, {"keep_best": "loss:mean"}, {"keep_best": ["a", ""]}, {"keep_last": -1}):
+            with self.assertRaises(ValueError):
+                self.attach(job, model, optim, **wrong)
+
+
 class Resume(One):
     def test_after_sigkill_every_bit_is_back_from_memory_and_from_disk(self):
         for optimizer in ("adamw", "sgd"):
