@@ -326,7 +326,7 @@ static void judge_space(struct judge *j)
 		finding_add(
 			j, "space", HOST_OK,
 			f->free_bytes / job < STEPS_MANY
-				? "steps stay until they are pruned: ckptd --keep-last 3, or ckptctl "
+				? "steps stay until they are pruned: ckptctl keep JOB --last 3, or ckptctl "
 				  "prune"
 				: NULL,
 			"%s free of %s: space for %llu steps of %s", size_text(f->free_bytes),

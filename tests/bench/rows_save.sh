@@ -95,6 +95,39 @@ lora_part() {
 	row lora_save null lower "$(calc "$(median lora_time_95) / 1e6")" "$(calc "$(median lora_time_0) / 1e6")" ms 3
 }
 
+# What a policy costs: the same steps with one, under which each commit removes a step, and without.
+keep() { # NAME [OPTION...]: the samples of its steps become those of keep_NAME
+	local cpu i name=$1 rest=0 # without a pause: what ckptd does beside the next step costs time
+	shift
+	daemon_start
+	saver_start "$work/keep" 1
+	save_one
+	[ $# -eq 0 ] || build/ckptctl keep -q "$work/keep" "$@" --socket "$socket" >/dev/null
+	for ((i = 0; i < 3; i++)); do # until the first one is removed, before which one is read back
+		save_one
+	done
+	rm -f "$tmp"/save_*.n
+	cpu=$(daemon_cpu_ns)
+	for ((i = 0; i < pairs; i++)); do
+		save_one
+	done
+	sample "keep_cpu_$name" "$(calc "($(daemon_cpu_ns) - $cpu) / ($pairs * $(median save_bytes))")"
+	sample "keep_time_$name" "$(calc "$(median save_parts) + $(median save_commit)")"
+	saver_stop
+	daemon_stop
+	rm -rf "$work/keep"
+}
+keep_part() {
+	local round
+	for ((round = 0; round < 3; round++)); do
+		pair "$round" keep_two keep_all
+	done
+	row keep_cpu 1.2 lower "$(median keep_cpu_two)" "$(median keep_cpu_all)" s/GB 3
+	row keep_save null lower "$(calc "$(median keep_time_two) / 1e6")" "$(calc "$(median keep_time_all) / 1e6")" ms 3
+}
+keep_two() { keep two --last=2; }
+keep_all() { keep all; }
+
 # What the sums cost: one part file with them and without.
 write_part() { # HOW
 	sleep "$rest"
@@ -176,6 +209,7 @@ save_rows() {
 	part "durable_save_fast" fast_part
 	part "save_8_ranks" ranks_part
 	part "lora_written lora_save" lora_part
+	part "keep_cpu keep_save" keep_part
 	part "sums_cpu bus_wall sums_wall sums_sink sums_second" sums_part
 	part "derived_cpu derived_wall derived_bytes" derived_part
 	part "save_syscalls" calls_part

@@ -10,6 +10,7 @@
  * Invariant: before a scene lets something go it says so in its promise (may_go), and only when the
  * call has returned 0 does it promise what the call was for.
  */
+#include "ckpt/store/store_policy.h"
 #include "tests/crash/crash_impl.h"
 #include "formats/native/native.h"
 #include <fcntl.h>
@@ -381,6 +382,14 @@ static bool scene_prune(struct io_faults *f, struct store *s, struct power *w, u
 	return true;
 }
 
+/* Of steps it changes nothing; what becomes of the policy itself: tests/unit/test_store_policy.c. */
+static bool scene_policy(const struct store *s)
+{
+	const struct retain_policy last = { .keep_last = 1 };
+
+	return store_policy_set(s, &last, "a scene", NULL, NULL) == 0;
+}
+
 static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 {
 	struct ckpt_err err = { 0 };
@@ -390,6 +399,7 @@ static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 		return;
 	w->done = scene_label(f, s, w, 0, 0, true) &&  /* hold 10 */
 		  scene_label(f, s, w, 1, 1, true) &&  /* tag 20 */
+		  scene_policy(s) &&
 		  scene_label(f, s, w, 0, 0, false) && /* release 10 */
 		  scene_prune(f, s, w, 0, false) &&    /* 10 goes, 20 is tagged */
 		  scene_label(f, s, w, 1, 2, true) &&  /* 20 is bad */

@@ -26,8 +26,8 @@ store=$tmp/disk/store
 steps() { # the committed ones, newest first, in one line
 	"$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | grep -o '[0-9]*' | tr '\n' ' '
 }
-two_are_left() { # which one is before the last depends on how fast the disk is
-	[[ $(steps) =~ ^100\ [0-9]+\ $ ]]
+few_are_left() { # which ones depends on how fast the disk is; the third one is the newest that was verified
+	[[ $(steps) =~ ^100\ [0-9]+\ ([0-9]+\ )?$ ]]
 }
 stop_daemon() {
 	kill -TERM "$daemon"
@@ -41,10 +41,10 @@ job_start --mesh fsdp=2 --steps 100 --snapshot-every 5 --step-ms 20 --wait-ready
 check "a job that writes more than the disk holds ends well" job_ends 0
 check "its last step is there" [ "$(newest)" -eq 100 ]
 check "no step failed to be written" [ "$(grep -c "could not be written" "$tmp/daemon.log" || true)" -eq 0 ]
-check "and one before it, and no more" within two_are_left
-check "both are whole" exits 0 "$ckptctl" verify --data --all "$store"
+check "and one before it, and the one that was verified, and no more" within few_are_left
+check "they are whole" exits 0 "$ckptctl" verify --data --all "$store"
 check "each step that went was said to go, and why" says "step 5 removed: " "$tmp/daemon.log"
-check "the newest was read back first" says "read back and verified" "$tmp/daemon.log"
+check "one was read back first" says "read back and verified" "$tmp/daemon.log"
 check "what the store is like was said" says "; tmpfs, " "$tmp/daemon.log"
 check "also that nothing survives power loss there" says "nothing survives power loss" "$tmp/daemon.log"
 check "nothing half-removed is left" [ -z "$(find "$store/a" -maxdepth 1 -name '.tmp-*' -o -maxdepth 1 -name '.trash*')" ]
