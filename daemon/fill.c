@@ -761,7 +761,7 @@ void fill_end(struct restore *x)
 		landing_source_free(x->landing[r]);
 	free(TAKE(x->landing));
 	files_close(f);
-	store_step_close(TAKE_FD(f->step_fd));
+	store_step_leave(TAKE_FD(f->step_fd));
 	table_free(&f->memory);
 	free(TAKE(f->slot));
 }

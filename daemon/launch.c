@@ -101,7 +101,7 @@ bool job_forgotten(struct job *j, uint64_t now)
 /* --- launches --- */
 void launch_let_go(struct launch *l)
 {
-	store_step_close(TAKE_FD(l->step_fd));
+	store_step_leave(TAKE_FD(l->step_fd));
 }
 
 static void member_release(struct member *m)
@@ -150,7 +150,7 @@ void launch_unref(struct launch *l)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
 	lineage_forget(&l->known);
-	store_step_close(l->peek_fd);
+	store_step_leave(l->peek_fd);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -651,7 +651,7 @@ static void claim_done(struct task *t)
 	}
 	session_unbusy(s);
 	sessions_retry(j->d);
-	store_step_close(c->step_fd);
+	store_step_leave(c->step_fd);
 	free(c);
 }
 

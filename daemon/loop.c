@@ -17,7 +17,8 @@
 
 /* Connections that have said nothing yet, each two descriptors; of few descriptors a quarter. */
 #define NEW_MAX 1024u
-#define QUEUE_MAX 65536u /* tasks waiting; each member has at most a few */
+#define QUEUE_MAX 65536u       /* tasks waiting; each member has at most a few */
+#define LEAVE_WAIT_NS NS_PER_S /* at the end, for what other hosts see of steps that were read */
 
 /* --- workers --- */
 static void task_back(struct daemon *d, struct task *t)
@@ -392,6 +393,7 @@ void daemon_close(struct daemon *d)
 	}
 	while (d->jobs)
 		job_free(d->jobs);
+	store_leave_wait(LEAVE_WAIT_NS);
 	reaper_stop(&d->reaper);
 	if (d->report_fd >= 0)
 		(void)close(d->report_fd);

@@ -44,7 +44,7 @@ static bool want_changes(const struct wire_restore *want)
 
 static void peek_let_go(struct launch *l)
 {
-	store_step_close(TAKE_FD(l->peek_fd));
+	store_step_leave(TAKE_FD(l->peek_fd));
 }
 
 void restore_free(struct restore *x)
@@ -64,7 +64,7 @@ void restore_free(struct restore *x)
 	free(x->asked);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
-	store_step_close(x->pin_fd);
+	store_step_leave(x->pin_fd);
 	retreat_free(&x->retreat);
 	listed_free(&x->listed);
 	free(x->bad);
@@ -795,7 +795,7 @@ struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err)
 {
-	store_step_close(TAKE_FD(x->pin_fd));
+	store_step_leave(TAKE_FD(x->pin_fd));
 	choose_run(&x->task);
 	*ret = &x->pin;
 	*ret_fd = x->pin_fd;

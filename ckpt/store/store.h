@@ -228,6 +228,10 @@ bool store_step_older(const struct store_step *st);
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
 /* Of store_step_open and store_resolve; of any other descriptor it is close, and -1 is fine. */
 void store_step_close(int fd);
+/* The same for who must not wait for a server: what other hosts see of it goes a little later. wait:
+ * until it has, for so long at most; before a process ends. */
+void store_step_leave(int fd);
+void store_leave_wait(uint64_t ns);
 static inline void store_step_closep(int *fd)
 {
 	store_step_close(*fd);

@@ -109,6 +109,8 @@ void store_reading_end(struct store_reading *x); /* NULL is fine */
 /* Has another process left that it reads a step of this number? 0; -EAGAIN says who. Removes what
  * dead readers of any step left; UINT64_MAX: does nothing else. */
 int store_readings_check(const struct store *s, uint64_t step, struct ckpt_err *err);
+/* Calls end(arg) from another thread, which a server may keep waiting. */
+void store_later(void (*end)(void *arg), void *arg);
 void store_readings_beat(void); /* what a thread does once a minute; for tests */
 
 /* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and

@@ -108,6 +108,23 @@ void store_step_close(int fd)
 	(void)close(fd);
 }
 
+static void held_end_later(void *h)
+{
+	held_end(h);
+}
+
+void store_step_leave(int fd)
+{
+	struct held *h;
+
+	if (fd < 0)
+		return;
+	h = held_take(fd);
+	(void)close(fd);
+	if (h)
+		store_later(held_end_later, h);
+}
+
 void store_unlock_name(int fd)
 {
 	held_end(held_take(fd));

@@ -40,11 +40,19 @@ struct store_reading {
 	bool ended;   /* while it was beating: the beat frees it */
 };
 
+struct later {
+	struct later *next;
+	void (*end)(void *arg);
+	void *arg;
+};
+
 static struct {
 	pthread_mutex_t lock; /* protects all below, and their links and flags */
 	pthread_cond_t changed;
 	struct store_reading *first;
-	bool beats; /* a thread is there. It is one of the process, and ends with the last reading */
+	struct later *later; /* to be ended by the thread */
+	uint32_t ending;     /* of those: taken from the list, and not yet done */
+	bool beats; /* a thread is there. It is one of the process, and ends with all of these */
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 /* --- names --- */
@@ -174,18 +182,38 @@ void store_readings_beat(void)
 	(void)pthread_mutex_unlock(&all.lock);
 }
 
+/* With the lock, which it gives back meanwhile. */
+static void later_end(void)
+{
+	struct later *x = all.later;
+
+	all.later = x->next;
+	all.ending++;
+	(void)pthread_mutex_unlock(&all.lock);
+	x->end(x->arg);
+	free(x);
+	(void)pthread_mutex_lock(&all.lock);
+	all.ending--;
+	(void)pthread_cond_broadcast(&all.changed);
+}
+
 static void *beats(void *arg)
 {
-	(void)arg;
-	(void)pthread_mutex_lock(&all.lock);
-	while (all.first) {
-		struct timespec until;
+	struct timespec next;
 
-		(void)clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += BEAT_S;
-		if (pthread_cond_clockwait(&all.changed, &all.lock, CLOCK_MONOTONIC, &until) ==
-		    ETIMEDOUT)
+	(void)arg;
+	(void)clock_gettime(CLOCK_MONOTONIC, &next);
+	next.tv_sec += BEAT_S;
+	(void)pthread_mutex_lock(&all.lock);
+	while (all.first || all.later) {
+		if (all.later) {
+			later_end();
+		} else if (pthread_cond_clockwait(&all.changed, &all.lock, CLOCK_MONOTONIC,
+						  &next) == ETIMEDOUT) {
 			beat_all();
+			(void)clock_gettime(CLOCK_MONOTONIC, &next);
+			next.tv_sec += BEAT_S;
+		}
 	}
 	all.beats = false;
 	(void)pthread_mutex_unlock(&all.lock);
@@ -252,10 +280,46 @@ void store_reading_end(struct store_reading *x)
 	if (mine)
 		reading_unlink(x);
 	if (!all.first)
-		(void)pthread_cond_signal(&all.changed);
+		(void)pthread_cond_broadcast(&all.changed);
 	(void)pthread_mutex_unlock(&all.lock);
 	if (mine)
 		reading_free(x);
+}
+
+void store_later(void (*end)(void *arg), void *arg)
+{
+	struct later *x = malloc(sizeof *x);
+
+	if (x) {
+		*x = (struct later){ .end = end, .arg = arg };
+		(void)pthread_mutex_lock(&all.lock);
+		x->next = all.later;
+		all.later = x;
+		beats_start();
+		if (all.beats)
+			x = NULL;
+		else
+			all.later = x->next;
+		(void)pthread_cond_broadcast(&all.changed);
+		(void)pthread_mutex_unlock(&all.lock);
+		if (!x)
+			return;
+		free(x);
+	}
+	end(arg);
+}
+
+void store_leave_wait(uint64_t ns)
+{
+	struct timespec until;
+	int r = 0;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)MIN(ns / NS_PER_S, UINT64_C(1) << 30);
+	(void)pthread_mutex_lock(&all.lock);
+	while ((all.later || all.ending) && r != ETIMEDOUT)
+		r = pthread_cond_clockwait(&all.changed, &all.lock, CLOCK_MONOTONIC, &until);
+	(void)pthread_mutex_unlock(&all.lock);
 }
 
 /* --- those that others read --- */

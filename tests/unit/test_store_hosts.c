@@ -450,6 +450,32 @@ TEST(a_beat_is_a_new_name_and_costs_two_calls_however_many_steps_there_are)
 	assert_int_equal(calls.opens, 0);
 }
 
+static pthread_mutex_t server = PTHREAD_MUTEX_INITIALIZER;
+
+static int unlink_of_a_server(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	(void)pthread_mutex_lock(&server);
+	(void)pthread_mutex_unlock(&server);
+	return io_ops_posix.unlink(ctx, dirfd, name, is_dir);
+}
+
+TEST(who_leaves_a_step_does_not_wait_for_the_server)
+{
+	int fd;
+
+	far.unlink = unlink_of_a_server;
+	assert_int_equal(store_step_open(&there, "step-000000000020", &fd, &err), 0);
+	(void)pthread_mutex_lock(&server);
+	store_step_leave(fd); /* returns */
+	store_leave_wait(0);
+	assert_int_equal(names_of("reading-"), 1);
+	(void)pthread_mutex_unlock(&server);
+	store_leave_wait(UINT64_MAX);
+	assert_int_equal(names_of("reading-"), 0);
+	prune_on(&there, false);
+	assert_int_equal(pruned.busy, 0);
+}
+
 TEST(what_belongs_to_readers_is_no_label_no_claim_and_no_step)
 {
 	cleanup_free struct store_label *label = NULL;
