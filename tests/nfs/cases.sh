@@ -202,6 +202,45 @@ case_claim_waits() {
 }
 step_of() { printf '%s/a/step-%012d' "$disk" "$1"; }
 
+# Ranks of one launch that come to the daemons of two hosts are told so. They have one token, of their launcher.
+case_ranks_on_two_hosts() {
+	store_new ranks
+	local host daemons=() pid
+	for host in a b; do
+		"$host" "$ckptd" --socket "$tmp/$host.s" 2>>"$tmp/daemon.log" &
+		daemons+=($!)
+		check "a ckptd listens on host $host" within [ -S "$tmp/$host.s" ]
+	done
+	rank_on a 0 &
+	pid=$!
+	check "rank 0 of a launch attaches on host a" within claim_is_there
+	check "rank 1 on host b is refused" exits 1 within_seconds 90 rank_on b 1
+	check "it is told where rank 0 is" says "rank 0 of this launch is attached to the ckptd of host host-a" "$tmp/rank1"
+	check "the launch has used up no numbers" [ "$(find "$claims" -name 'gen-*' | sed 's/.*gen-0*//; s/\..*//' | sort -n | tail -n 1)" -le 2 ]
+	pkill -x rank || true # the machine is ours
+	wait "$pid" || true
+	kill "${daemons[@]}"
+	wait "${daemons[@]}" || true
+	rm -f "$tmp"/[ab].s
+}
+rank_on() { # HOST RANK: one of two ranks
+	"$1" env SLURM_JOB_ID=7 SLURM_STEP_ID=0 CKPTD_SOCKET="$tmp/$1.s" CKPTD_STORE="$store" CKPTD_JOB=a LD_LIBRARY_PATH="$build" \
+		"$(dirname "$guest")/rank" "$2" 2 >"$tmp/rank$2" 2>&1
+}
+within_seconds() { # N COMMAND...: a function's end, in bounded time
+	local n=$1 pid i
+	shift
+	"$@" &
+	pid=$!
+	for ((i = 0; i < n * 20; i++)); do
+		kill -0 "$pid" 2>/dev/null || break
+		sleep 0.05
+	done
+	kill "$pid" 2>/dev/null && echo "not ended after $n s: $*"
+	wait "$pid"
+}
+claim_is_there() { [ -n "$(find "$claims" -name 'gen-*1' 2>/dev/null)" ]; }
+
 case_doctor() {
 	store_new doctor
 	check "doctor finds no fault of the locks" doctor_says b "work"

@@ -6,6 +6,8 @@ CASES    ?=
 build/nfs/guest: tests/nfs/guest.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o $@ $<
-nfs: all build/nfs/guest
+build/nfs/rank: tests/nfs/rank.c build/libckpt.so | build/nfs/guest
+	$(Q)$(CC) -std=gnu17 -O1 -Wall -Wextra -Werror -I. -o $@ $< -Lbuild -lckpt
+nfs: all build/nfs/guest build/nfs/rank
 	@tests/nfs/nfs.sh $(CASES)
 #: make nfs           two hosts and an NFS server in User-mode Linux, with the programs of build/; CASES='reader doctor' for some
