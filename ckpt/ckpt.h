@@ -349,8 +349,9 @@ struct ckpt_opts {
 	 * to its own deadline */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
-	 * memory for it. With 2, averages take in every second step only, but for `every`
+	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared, or as soon as writing a
+	 * step takes more than 5 % of the time between the steps that are written, and the host has
+	 * the memory for it. With 2, averages take in every second step only, but for `every`
 	 * (ckpt_average). When a job starts again soon after it was killed, one of them still
 	 * holds its newest step, until the first step of this launch is staged. */
 	uint32_t slots;

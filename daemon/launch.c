@@ -828,6 +828,12 @@ static uint32_t slots_sure(const struct launch *l)
 	return l->third == THIRD_ASKED ? l->nslot - 1 : l->nslot;
 }
 
+/* Those that the ranks map. */
+static uint32_t slots_mapped(const struct launch *l)
+{
+	return l->nslot + (l->third == THIRD_LATER || l->third == THIRD_GROWING);
+}
+
 /* In memory before the library maps them: its next snapshot is not skipped. */
 static int other_slots(struct declare *d)
 {
@@ -866,15 +872,19 @@ static bool member_adopts(const struct launch *l, const struct member *m)
 }
 
 /* The first declaration of an epoch, if no rank asks for a number: the others average alike. With
- * averages there is a third slot, if there is memory for it: see third_decide. */
-static void slots_count(struct launch *l, const struct decl *decl)
+ * averages, or where the disk is slow, there is a third slot, if there is memory for it: see
+ * third_decide, third_grow. */
+static void slots_count(struct launch *l, const struct member *m, const struct decl *decl)
 {
+	bool third = decl->averages || l->job->slow_disk ||
+		     (m->adopt[2].mem && m->adopt[2].step != UINT64_MAX);
+
 	if (l->slots || l->slots_epoch == decl->epoch)
 		return;
 	launch_ring(l); /* what was marked before was in the slots of then */
 	gate_close(l);
-	l->nslot = decl->averages ? 3 : 2;
-	l->third = decl->averages ? THIRD_ASKED : THIRD_SETTLED;
+	l->nslot = third ? 3 : 2;
+	l->third = third ? THIRD_ASKED : THIRD_LATER;
 	l->slots_epoch = decl->epoch;
 }
 
@@ -941,12 +951,12 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	uint32_t lent, at;
 	int rc;
 
-	slots_count(l, decl);
+	slots_count(l, m, decl);
 	rc = slots_fit(m, slots_sure(l), decl, m->session->hello.memory_max, err);
 	if (rc < 0)
 		return rc;
 	averaged_note(l, m, decl);
-	for (uint32_t i = l->nslot; i < WIRE_SLOTS_MAX; i++)
+	for (uint32_t i = slots_mapped(l); i < WIRE_SLOTS_MAX; i++)
 		slotmem_unref(TAKE(m->adopt[i].mem));
 	/* Those that hold a step of the launch before */
 	lent = lent_to_others(l, m);
@@ -958,7 +968,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			slot[i] = spare_take(l, m, decl, false);
 	}
 	spares_drop(l->job, m->rank); /* before more is asked of the host */
-	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
+	for (uint32_t i = 0; i < slots_mapped(l) && rc == 0; i++) {
 		struct adopt *a = &m->adopt[i];
 
 		if (a->mem && a->mem->bytes == decl->raw_bytes &&
@@ -987,18 +997,19 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	return rc;
 }
 
+static void third_touch(struct launch *l, struct member *m);
 static void cover_start(struct launch *l);
 
 static void declare_answer(const struct declare *c, const struct member *m)
 {
 	struct wire_sealed w = { .epoch = c->epoch,
 				 .rev = c->rev,
-				 .nslot = c->l->nslot,
+				 .nslot = slots_mapped(c->l),
 				 .slot_bytes = m->slot[0]->bytes,
 				 .nrow = m->decl->nrow };
-	int fd[WIRE_SLOTS_MAX + 1], nfd = (int)c->l->nslot;
+	int fd[WIRE_SLOTS_MAX + 1], nfd = (int)w.nslot;
 
-	for (uint32_t i = 0; i < c->l->nslot; i++)
+	for (uint32_t i = 0; i < w.nslot; i++)
 		fd[i] = m->slot[i]->fd;
 	if (w.nrow)
 		fd[nfd++] = m->decl->rows_fd;
@@ -1040,6 +1051,8 @@ static void declare_revised(struct declare *c, struct member *m)
 		m->slot[i] = TAKE(c->slot[i]);
 	}
 	declare_answer(c, m);
+	if (others && c->l->third == THIRD_GROWING)
+		third_touch(c->l, m);
 	/* A third one that was granted meanwhile */
 	if (others && !m->slot[slots_sure(c->l) - 1]->touched) {
 		m->touched = c->l->state != LAUNCH_FORMING;
@@ -1173,7 +1186,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->len = m->bytes;
 	c->epoch = m->epoch;
 	c->rev = m->rev;
-	c->nslot = s->launch->nslot;
+	c->nslot = slots_mapped(s->launch);
 	c->nsure = slots_sure(s->launch);
 	c->memory_max = s->hello.memory_max;
 	if (s->member->decl && s->member->decl->epoch == m->epoch &&
@@ -1270,7 +1283,7 @@ bool launch_brings(const struct launch *l)
 	return false;
 }
 
-/* --- the third slot (slots 0, with averages) --- */
+/* --- the third slot (slots 0) --- */
 
 /* Two are left. Ranks keep the third one mapped, without memory: the gate does not offer it. */
 static void third_drop(struct launch *l, const char *why)
@@ -1286,11 +1299,37 @@ static void third_drop(struct launch *l, const char *why)
 }
 
 /* Does a rank bring it along with a step in it? Then it was decided before. */
-static bool third_held(const struct launch *l, const struct member *m)
+static bool third_held(const struct member *m, uint32_t third)
 {
-	const struct adopt *a = &m->adopt[l->nslot - 1];
+	const struct adopt *a = &m->adopt[third];
 
 	return a->bytes_held && a->step != UINT64_MAX;
+}
+
+/* Why there is no memory for it; "": there is. */
+static void third_refused(const struct launch *l, uint32_t third, char why[160])
+{
+	uint64_t (*available)(void) = l->job->d->opts.available;
+	uint64_t need = 0, there = available ? available() : pages_available();
+
+	why[0] = 0;
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+		struct ckpt_err err;
+
+		if (!m->slot[third]->touched && !third_held(m, third))
+			need += m->slot[third]->bytes;
+		if (!why[0] && slots_fit(m, third + 1, m->decl,
+					 m->session ? m->session->hello.memory_max : 0, &err) < 0)
+			snprintf(why, 160,
+				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
+				 m->decl->raw_bytes / MIB);
+	}
+	if (!why[0] && need && there < need + 64 * MIB)
+		snprintf(why, 160,
+			 "a third one of each rank needs %" PRIu64
+			 " MiB, and the host has %" PRIu64,
+			 need / MIB, there / MIB);
 }
 
 /*
@@ -1300,29 +1339,12 @@ static bool third_held(const struct launch *l, const struct member *m)
 static void third_decide(struct launch *l)
 {
 	uint32_t third = l->nslot - 1;
-	uint64_t (*available)(void) = l->job->d->opts.available;
-	uint64_t need = 0, there = available ? available() : pages_available();
 	bool held = false;
-	char why[160] = "";
+	char why[160];
 
-	for (uint32_t r = 0; r < l->world; r++) {
-		const struct member *m = &l->member[r];
-		struct ckpt_err err;
-
-		held |= third_held(l, m);
-		if (!m->slot[third]->touched && !third_held(l, m))
-			need += m->slot[third]->bytes;
-		if (!why[0] && slots_fit(m, l->nslot, m->decl,
-					 m->session ? m->session->hello.memory_max : 0, &err) < 0)
-			snprintf(why, sizeof why,
-				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
-				 m->decl->raw_bytes / MIB);
-	}
-	if (!why[0] && need && there < need + 64 * MIB)
-		snprintf(why, sizeof why,
-			 "a third one of each rank needs %" PRIu64
-			 " MiB, and the host has %" PRIu64,
-			 need / MIB, there / MIB);
+	for (uint32_t r = 0; r < l->world; r++)
+		held |= third_held(&l->member[r], third);
+	third_refused(l, third, why);
 	if (why[0] && !held) {
 		third_drop(l, why);
 		return;
@@ -1377,7 +1399,7 @@ static void maybe_ready(struct launch *l)
 		if (l->third == THIRD_TOUCHED)
 			return; /* touch_done comes again */
 	}
-	if (!l->job->beside)
+	if (!l->job->beside && l->third != THIRD_LATER)
 		l->third = THIRD_SETTLED;
 	atomic_store(&l->page->nslot, l->nslot); /* before the epoch is ready */
 	l->epoch = epoch;
@@ -1406,6 +1428,7 @@ struct touch {
 	struct launch *l;
 	struct member *m;
 	uint32_t epoch, n;
+	bool third; /* third_touch */
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	struct decl *decl;
 	int rc;
@@ -1429,11 +1452,113 @@ static void touch_run(struct task *t)
 			c->rc = slotmem_clean(c->slot[i], c->decl);
 }
 
+static void touch_done(struct task *t);
+
+/* Every rank has it in memory, and its copier is prepared for it: the gate gets it. */
+static void third_give(struct launch *l)
+{
+	uint32_t third = l->nslot;
+
+	if (l->third != THIRD_GROWING || l->state != LAUNCH_READY)
+		return;
+	for (uint32_t r = 0; r < l->world; r++)
+		if (!l->member[r].slot[third] || !l->member[r].slot[third]->touched)
+			return;
+	if (atomic_load(&l->page->nslot) == third) {
+		atomic_store(&l->page->nslot, third + 1);
+		shared_event(l->page);
+	}
+	for (uint32_t r = 0; r < l->world; r++)
+		if (load_acquire(&l->member[r].page->prepared) <
+		    ((uint64_t)l->epoch << 8 | (third + 1)))
+			return; /* launch_ring comes again */
+	l->third = THIRD_SETTLED;
+	l->nslot++;
+	slot_give(l, third);
+	job_log(l->job, LOG_NOTICE, "launch",
+		": a third slot, for writing takes more than 5 %% of the time between the steps that "
+		"are written");
+}
+
+static void third_touched(struct touch *c)
+{
+	struct launch *l = c->l;
+	bool now = l->third == THIRD_GROWING && c->epoch == l->slots_epoch &&
+		   c->m->slot[l->nslot] == c->slot[0];
+
+	if (now && c->rc < 0) {
+		l->third = THIRD_LATER;
+		l->slow = 0; /* asked again some commits later */
+	} else if (now) {
+		third_give(l);
+	}
+	slotmem_unref(c->slot[0]);
+	decl_slot_unref(c->decl);
+	free(c);
+	launch_unref(l);
+}
+
+static void third_touch(struct launch *l, struct member *m)
+{
+	struct touch *c = calloc(1, sizeof *c);
+
+	if (!c)
+		return; /* there is no third one then */
+	*c = (struct touch){ .l = l,
+			     .m = m,
+			     .epoch = m->decl->epoch,
+			     .n = 1,
+			     .third = true,
+			     .slot = { slotmem_ref(m->slot[l->nslot]) },
+			     .decl = decl_slot_ref(m->decl) };
+	l->refs++;
+	daemon_task(&l->job->d->work, &c->task, touch_run, touch_done);
+}
+
+/* Writing is slow: each rank gets the third slot that it has mapped, if there is memory. */
+static void third_grow(struct launch *l)
+{
+	char why[160];
+
+	if (l->third != THIRD_LATER || l->state != LAUNCH_READY || l->nlost || l != l->job->launch)
+		return;
+	for (uint32_t r = 0; r < l->world; r++)
+		if (!l->member[r].decl || !l->member[r].slot[l->nslot])
+			return; /* it has declared anew meanwhile */
+	third_refused(l, l->nslot, why);
+	if (why[0]) {
+		job_log(l->job, LOG_NOTICE, "launch",
+			": writing is slow, and there is no third slot: %s", why);
+		l->third = THIRD_SETTLED;
+		return;
+	}
+	l->third = THIRD_GROWING;
+	for (uint32_t r = 0; r < l->world; r++)
+		third_touch(l, &l->member[r]);
+}
+
+#define SLOW_MIN 3u /* in a row: one may be slow by chance */
+
+void launch_wrote(struct launch *l, uint64_t took_ns)
+{
+	bool slow = l->persist_ns && took_ns > l->persist_ns / 20;
+
+	l->slow = slow ? l->slow + 1 : 0;
+	if (l->slow < SLOW_MIN || MUTANT(THIRD_NEVER))
+		return;
+	l->job->slow_disk = true;
+	third_grow(l);
+}
+
 static void touch_done(struct task *t)
 {
 	struct touch *c = (struct touch *)t;
 	struct launch *l = c->l;
 
+	if (c->third) {
+		third_touched(c);
+		return;
+	}
 	if (c->rc < 0 && l->third == THIRD_TOUCHED && c->epoch == l->slots_epoch) {
 		third_drop(l, "the host has no memory for a third");
 		c->rc = 0;
@@ -1668,6 +1793,7 @@ void launch_tick(struct launch *l, uint64_t now)
 			touch_start(l, &l->member[r]);
 	launch_ring(l);
 	holder_tick(l);
+	third_give(l);
 	skipping_log(l);
 	restore_tick(l, now);
 	waits_tick(l, now);

@@ -929,6 +929,10 @@ static void snap_staged(struct snap *s)
 	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || !launch_attached(l) ||
 	    s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
+	if (s->flags & TICKET_PERSIST && s->rank[0].mark) {
+		l->persist_ns = l->due_ns ? s->mark_ns - MIN(l->due_ns, s->mark_ns) : 0;
+		l->due_ns = s->mark_ns;
+	}
 	snap_log(s, LOG_INFO, "snap", " staged after %.1f ms", (double)s->phase_ns[0] / 1e6);
 }
 
@@ -1141,6 +1145,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 	} else if (rc == 0) {
 		s->committed = true;
 		s->committed_at = now_ns();
+		launch_wrote(s->launch, s->committed_at - s->write_ns);
 		s->launch->place->away = false;
 		if (s->launch == j->launch)
 			job_failing(j, 0, NULL);

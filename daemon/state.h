@@ -470,6 +470,7 @@ struct job {
 	bool awaits_guard;
 	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
+	bool slow_disk;	 /* launch_wrote: its launches have a third slot from the beginning */
 	bool given_back; /* by FORGET, while a task still held it: freed as soon as none does */
 	/* found damaged since the newest claim: restores of this place skip them */
 	struct bad {
@@ -561,9 +562,16 @@ struct launch {
 	uint32_t ndied;				 /* of these: ended, and had not detached */
 	uint64_t died_wall_ns;			 /* the last of them */
 	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
-	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it
-	 * mapped by then, and it takes no memory before that is decided for all of them alike. */
-	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
+	/* Of slots 0, in the epoch slots_epoch: is the third one to be had? Ranks have it mapped
+	 * by then, and it takes no memory before that is decided for all of them alike. ASKED,
+	 * TOUCHED: it is the last of nslot. LATER: it is the one behind nslot, and is taken when
+	 * writing proves to be slow; GROWING: it is being taken. */
+	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED, THIRD_LATER, THIRD_GROWING } third;
+	/* Of the steps that were marked to be written: when the newest one was, and how long after
+	 * the one before it; 0: not known. slow: how many in a row took more than a twentieth of
+	 * that to be written */
+	uint64_t due_ns, persist_ns;
+	uint32_t slow;
 	uint32_t slots_epoch;
 	enum launch_state state;
 	bool again; /* an earlier daemon served it: there may be commits of it that are unknown here */
@@ -709,6 +717,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 /* not for good: the same launch comes back to a new beginning */
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
+/* A step was committed, and it took so long to write it. */
+void launch_wrote(struct launch *l, uint64_t took_ns);
 uint32_t launch_attached(const struct launch *l); /* ranks; NULL: 0 */
 void launch_let_go(struct launch *l);		  /* of step_fd */
 /* rc: could the seeds of that epoch's averages be used (average.h)? */

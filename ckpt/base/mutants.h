@@ -338,6 +338,7 @@
 	X(NEVER_THINNED, daemon, "of the steps that wait for a slow disk the newest is kept") \
 	X(ORDERED_THINNED, daemon, "a step that somebody ordered is written") \
 	X(THINNED_UNAVERAGED, daemon, "averages take a step in before it is thinned") \
+	X(THIRD_NEVER, daemon, "a launch whose disk is slow has a third slot") \
 	X(TICKET_LOST_UNSAID, daemon, "who waits for a step that nobody will write is told") \
 	X(DEBT_LOST, client, "if the step in place of a thinned one is lost, the next one is due") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \

@@ -432,12 +432,12 @@ void copier_finish(ckpt *c)
 }
 
 /* Seconds for many GiB, in which the helper does nothing else; ckpt_seal waits for it. */
-static void slots_register(ckpt *c, struct link *l, uint32_t nslot)
+static void slots_register(ckpt *c, struct link *l, uint32_t from, uint32_t nslot)
 {
 	const struct sealed *s = c->sealed;
 	struct ckpt_err err;
 
-	for (uint32_t i = 0; i < nslot && s->nqueue; i++) {
+	for (uint32_t i = from; i < nslot && s->nqueue; i++) {
 		if (devices_register(c, l, s->slot[i], &err) < 0)
 			log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank,
 				 c->job, err.msg);
@@ -462,12 +462,15 @@ void copier_prepare(ckpt *c)
 {
 	struct link *l = atomic_load(&c->link);
 	const struct sealed *s = c->sealed;
+	uint64_t prepared;
 	uint32_t nslot;
 
 	/* Not earlier: a touch would make small pages of them. */
 	if (!s || !l || atomic_load(&l->job->ready_epoch) != s->epoch)
 		return;
 	nslot = MIN(s->nslot, atomic_load(&l->job->nslot)); /* there is memory for these */
+	prepared = load_relaxed(&l->rank->prepared);
+	prepared = prepared >> 8 == s->epoch ? prepared & 0xff : 0;
 	for (uint32_t i = 0; i < nslot; i++) {
 		struct sealed_slot *x = s->slot[i];
 
@@ -479,8 +482,13 @@ void copier_prepare(ckpt *c)
 			x->prepared += n;
 		}
 	}
-	if (load_relaxed(&c->copier.registered) != (uint64_t)s->epoch + 1 && !copier_works(c))
-		slots_register(c, l, nslot);
+	if (prepared == nslot || copier_works(c))
+		return;
+	if (load_relaxed(&c->copier.registered) != (uint64_t)s->epoch + 1)
+		slots_register(c, l, 0, nslot);
+	else
+		slots_register(c, l, (uint32_t)prepared, nslot); /* one that came later */
+	store_release(&l->rank->prepared, (uint64_t)s->epoch << 8 | nslot);
 }
 
 /* --- the trainer's thread --- */

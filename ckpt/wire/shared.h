@@ -281,6 +281,9 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t changed[SHARED_CHANGED];
 	/* 1 + step: the same of a snapshot that was marked in the page of an earlier daemon */
 	_Atomic uint64_t changed_step;
+	/* epoch << 8 | slots that its copier is prepared for: one that comes within an epoch is
+	 * given to the gate when all ranks are */
+	_Atomic uint64_t prepared;
 	_Atomic uint64_t copying[SHARED_GATE_SLOTS]; /* see COPYING above */
 	_Atomic uint64_t copy_bytes, copy_ns;	     /* daemon */
 	_Atomic uint64_t own_bytes, own_ns;	     /* the client's copier */
@@ -352,9 +355,10 @@ struct shared_text {
 
 struct shared_job {
 	uint32_t magic, world;
-	/* daemon: how many slots the gate offers. It is written before ready_epoch and may be less
-	 * than the SEALED of that epoch says, if the host has no memory for the last one: then
-	 * no copier of the rank touches that slot. */
+	/* daemon: how many slots have memory. It is written before ready_epoch and may be less
+	 * than the SEALED of that epoch says, if the host has no memory for the last one, or it is
+	 * not needed yet: then no copier of the rank touches that slot. It may grow to that number
+	 * later in the epoch (`prepared` of the ranks). */
 	_Atomic uint32_t nslot;
 	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
 	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only

@@ -238,4 +238,84 @@ TEST(another_daemon_takes_over_a_step_in_the_third_slot_though_it_would_not_begi
 	rank_close(&K, 0);
 }
 
+/* Each step is marked when the one before it is committed: writing takes all of the time. */
+static void write_slowly(struct rank *k, uint64_t from, uint64_t to)
+{
+	for (uint64_t step = from; step <= to; step++) {
+		must_soon(rank_step(k, step, 0) == 0);
+		must_wait(k, step, CKPT_COMMITTED);
+		must_guard(k);
+	}
+}
+
+#define GROWN "a third slot, for writing takes more than"
+
+TEST(a_third_slot_comes_as_soon_as_writing_is_slow)
+{
+	struct plan_of_job p = plan("slow", "fsdp=1");
+
+	H.opts.available = available;
+	atomic_store(&there, 0);
+	host_start_gated();
+	rank_open(&K, &p, 0);
+	assert_soon(ready_with(2) == 1);
+	write_slowly(&K, 1, 6);
+	assert_soon(said_times(&daemon_said, GROWN) == 1);
+	/* one is written, one waits, and the next mark finds the third one, again and again */
+	gate_set(&G, true);
+	for (uint64_t step = 7; step <= 12; step++) {
+		must_step(&K, step, 0);
+		must_wait(&K, step, CKPT_STAGED);
+		must_guard(&K);
+		if (step == 7)
+			gate_await(&G);
+	}
+	gate_set(&G, false);
+	must_wait(&K, 12, CKPT_COMMITTED);
+	/* a daemon that comes after it takes over what lies in the third one */
+	host_restart(&H);
+	must_reattach(&K, 1);
+	write_slowly(&K, 13, 14);
+	rank_close(&K, 0);
+	/* and so has the next launch of the job, if the daemon knows */
+	rank_open(&K, &p, 0);
+	assert_int_equal(rank_stats(&K).failed, 0);
+	rank_close(&K, 0);
+}
+
+TEST(no_third_slot_comes_where_there_is_no_memory_or_slots_are_given)
+{
+	struct plan_of_job p = plan("short", "fsdp=1"), q = plan("given", "fsdp=1", .slots = 2);
+
+	start();
+	atomic_store(&there, 64 * MIB);
+	rank_open(&K, &p, 0);
+	write_slowly(&K, 1, 6);
+	said_await(&daemon_said, "writing is slow, and there is no third slot");
+	write_slowly(&K, 7, 9);
+	rank_close(&K, 0);
+	atomic_store(&there, 0);
+	rank_open(&K, &q, 0);
+	write_slowly(&K, 1, 6);
+	rank_close(&K, 0);
+	assert_int_equal(said_times(&daemon_said, GROWN), 0);
+}
+
+static void grown_script(struct rank *k)
+{
+	for (uint64_t step = 1; step <= 8; step++) {
+		must_soon(rank_step(k, step, 0) == 0);
+		must_wait(k, step, CKPT_COMMITTED);
+		must_guard(k);
+		rank_meet(k);
+	}
+}
+
+TEST(all_ranks_get_it_or_none)
+{
+	start();
+	launch_of(plan("two", "fsdp=2"), grown_script, NULL);
+	assert_soon(said_times(&daemon_said, GROWN) == 1);
+}
+
 UNIT(.setup = host_setup, .teardown = host_teardown);
