@@ -565,7 +565,7 @@ const struct cli_verb verb_wait = {
 		"step's directory. latest is the newest step that has reached the state, or can still "
 		"reach it, when the command begins.\n"
 		"If the step cannot reach the state any more, wait ends at once with 5: the step was "
-		"skipped, torn, thinned or could not be written, a newer one replaced it in memory, or (without "
+		"skipped, torn or could not be written, a newer one replaced it in memory, or (without "
 		"--timeout) the job did not reach it before its last rank ended.\n"
 		"If there is no daemon, wait checks the store (-C) for a committed step, until "
 		"--timeout. With --timeout it also waits for a job that has not attached yet, and for "
