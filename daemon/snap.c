@@ -140,7 +140,14 @@ void job_failing(struct job *j, int code, const char *text)
 	snprintf(f->text, sizeof f->text, "%s", text);
 }
 
-static void tally_add(struct snap *s, enum outcome_state outcome, const char *text)
+/* Its launch was superseded while it was written: no error, for the newer one restores it from
+ * memory, or goes on from another one. */
+static bool is_overtaken(const struct snap *s, int code)
+{
+	return code == -ESTALE && s->launch != s->job->launch && !MUTANT(OVERTAKEN_CRIED);
+}
+
+static void tally_add(struct snap *s, enum outcome_state outcome, int code, const char *text)
 {
 	struct tally *t = &s->job->tally;
 
@@ -166,6 +173,8 @@ static void tally_add(struct snap *s, enum outcome_state outcome, const char *te
 		t->torn++;
 		break;
 	case OUTCOME_FAILED:
+		if (is_overtaken(s, code))
+			break;
 		t->failed++;
 		job_error(s->job, s->step + 1, text);
 		break;
@@ -196,7 +205,7 @@ static void past_note(struct snap *s, enum outcome_state outcome, int code, cons
 	p->committed_ns = s->phase_ns[2];
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
-	tally_add(s, outcome, text);
+	tally_add(s, outcome, code, text);
 }
 
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text)
@@ -1158,7 +1167,11 @@ void snap_written(struct snap *s, int rc, const char *text)
 		if (rc != -ECANCELED && s->launch == j->launch)
 			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
-		snap_log(s, LOG_ERROR, "snap", " could not be written: %s", text);
+		if (is_overtaken(s, rc))
+			snap_log(s, LOG_INFO, "snap",
+				 " is not written: a newer launch has the job");
+		else
+			snap_log(s, LOG_ERROR, "snap", " could not be written: %s", text);
 		control_over(s, rc, text);
 	}
 	job_settle(j);

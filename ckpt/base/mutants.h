@@ -48,6 +48,7 @@
 	X(LAST_NEWEST_PAGE, client, "ranks agree about the last step while they change daemons") \
 	/* --- looks at averages, and attributes --- */ \
 	X(LIVING_SUPERSEDED, daemon, "a launch whose ranks live and mark is not ended by another one that attaches") \
+	X(OVERTAKEN_CRIED, daemon, "a restart logs no error about the launch before it") \
 	X(FIRST_MARK_WINS, daemon, "a first mark takes nothing from a launch that lives and marks") \
 	X(OWN_TOKEN_UNSEEN, daemon, "ranks of one launch on two daemons find out") \
 	X(FOREIGN_OWNER_TRUSTED, daemon, "a directory of another user is attached to only if that is said") \

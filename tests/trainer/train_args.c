@@ -31,6 +31,8 @@ static const char usage[] =
 	"  --persist-every M      write every M-th snapshot to the store (1)\n"
 	"  --root DIR             the store; made when missing\n"
 	"  --job NAME             the job inside the store\n"
+	"  --takeover             if another launch of the job lives, the first step that this one marks ends it\n"
+	"  --foreign-owner        attach also if the job's directory belongs to another user\n"
 	"  --socket PATH          where ckptd listens (one per user); started when nobody does\n"
 	"  --resume FROM          latest, memory, disk, step:N or none (none)\n"
 	"  --no-checkpoint        train without ckptd\n"
@@ -97,6 +99,8 @@ enum {
 	OPT_AHEAD,
 	OPT_COPY_RATE,
 	OPT_NCCL,
+	OPT_TAKEOVER,
+	OPT_FOREIGN_OWNER,
 	OPT_MISTAKE,
 	OPT_COUNTERS,
 	OPT_DERIVED,
@@ -138,6 +142,8 @@ static const struct option option[] = {
 	{ "ahead", required_argument, NULL, OPT_AHEAD },
 	{ "copy-rate", required_argument, NULL, OPT_COPY_RATE },
 	{ "nccl", no_argument, NULL, OPT_NCCL },
+	{ "takeover", no_argument, NULL, OPT_TAKEOVER },
+	{ "foreign-owner", no_argument, NULL, OPT_FOREIGN_OWNER },
 	{ "mistake", required_argument, NULL, OPT_MISTAKE },
 	{ "counters", no_argument, NULL, OPT_COUNTERS },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
@@ -423,6 +429,12 @@ static int parse_option(int opt, char *value, struct train_args *a)
 		return parse_number("copy-rate", value, 1, UINT64_MAX, &a->copy_rate);
 	case OPT_NCCL:
 		a->nccl = true;
+		return 0;
+	case OPT_TAKEOVER:
+		a->attach |= CKPT_TAKEOVER;
+		return 0;
+	case OPT_FOREIGN_OWNER:
+		a->attach |= CKPT_FOREIGN_OWNER;
 		return 0;
 	case OPT_MISTAKE:
 		return parse_mistake(value, &a->mistake);

@@ -56,7 +56,8 @@ struct train_args {
 	 * host memory, too. */
 	uint32_t gpu[GPUS_MAX], ngpu;
 	bool fake_gpu, legacy_stream;
-	bool nccl; /* restores go over NCCL */
+	bool nccl;	 /* restores go over NCCL */
+	uint32_t attach; /* further ckpt_opts.flags */
 	enum mistake mistake;
 	uint32_t ahead;	    /* steps that the host may be ahead of its devices */
 	uint64_t copy_rate; /* as ckpt_opts has it */

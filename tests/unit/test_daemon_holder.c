@@ -364,6 +364,50 @@ TEST(who_takes_over_marks_into_slots_that_it_had_no_memory_for_before)
 	assert_int_equal(host_committed(&H, job, (uint64_t[4]){ 0 }, 4), 3);
 }
 
+/* --- what is superseded amid a commit --- */
+static struct io_ops slow;
+
+/* A commit waits at the gate. */
+static int slow_rename(void *ctx, int dirfd, const char *from, const char *to)
+{
+	if (strncmp(to, "step-", 5) == 0)
+		gate_pass(&G);
+	return io_ops_posix.rename(ctx, dirfd, from, to);
+}
+
+TEST(a_launch_that_takes_over_logs_no_error_about_the_one_that_it_supersedes)
+{
+	const char *job = new_job();
+	struct rank e = { 0 };
+
+	host_stop(&H);
+	gate_make(&G);
+	slow = host_ops;
+	slow.rename = slow_rename;
+	host_start(&H, &slow);
+	daemon_said.level = LOG_ERROR;
+	said_forget(&daemon_said);
+	open_one(&K, job, "fsdp=1", .launch = 8, .fresh = true);
+	save(&K, 1);
+	open_one(&e, job, "fsdp=1", .launch = 9, .flags = CKPT_REQUIRE | CKPT_TAKEOVER);
+	must_restore(&e, CKPT_LATEST, 0);
+	gate_set(&G, true);
+	must_step(&K, 2, CKPT_PERSIST);
+	must_guard(&K);
+	gate_await(&G);
+	must_step(&e, 2, CKPT_PERSIST);
+	must_guard(&e);
+	gate_set(&G, false);
+	must_wait(&e, 2, CKPT_COMMITTED);
+	assert_string_equal(daemon_said.text, "");
+	ask_open(&A, H.socket);
+	assert_string_equal(ask_job(&A, job)->error, "");
+	assert_int_equal(ask_job(&A, job)->failed, 0);
+	rank_close(&K, 0);
+	K.c = NULL;
+	rank_close(&e, 0);
+}
+
 /* --- two daemons over one store --- */
 static struct host B;
 
