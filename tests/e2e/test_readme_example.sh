@@ -188,19 +188,25 @@ check "and nothing was touched" untouched
 
 # ---- two launches ----
 good_store
-second_takes_over() { # the first one trains for ever; the second one fences it
+second_takes_over() { # the first one trains for ever; the second one is refused, but for CKPT_TAKEOVER
 	local first status=0
+	sed 's/CKPT_REQUIRE/CKPT_REQUIRE | CKPT_TAKEOVER/' "$tmp/example.c" >"$tmp/taking.c"
+	compile "$tmp/taking.c" || return 1
 	sed 's/last = step + 100/last = step + 1000000000/; s/\.log = to_stderr/.log = to_stderr, .persist_every = 100/' \
 		"$tmp/example.c" >"$tmp/endless.c"
 	compile "$tmp/endless.c" || return 1
 	(cd "$tmp" && exec ./endless 0 1 >first.0 2>&1) &
 	first=$!
 	within eval '[ "$("$ckptctl" ls --json "$tmp/ckpts" | grep -c "\"step\":[3-9]")" -gt 0 ]' || return 1
-	bash -c 'cd "$1" && ./example 0 1 >out.0 2>&1' _ "$tmp" || { cat "$tmp/out.0"; return 1; }
+	bash -c 'cd "$1" && ./example 0 1 >out.0 2>&1' _ "$tmp" || status=$?
+	[ $status -eq 1 ] && says "job demo is in use: process $first (rank 0 of 1)" "$tmp/out.0" || return 1
+	kill -0 "$first" || return 1
+	status=0
+	bash -c 'cd "$1" && ./taking 0 1 >out.0 2>&1' _ "$tmp" || { cat "$tmp/out.0"; return 1; }
 	wait "$first" || status=$?
 	[ $status -eq 1 ] && says "a newer launch" "$tmp/first.0"
 }
-check "a second launch takes over, and the first one ends with a sentence" second_takes_over
+check "a second launch is refused, or takes over if it says so, and the first one ends with a sentence" second_takes_over
 whole() {
 	"$ckptctl" verify --data --all "$tmp/ckpts" && "$ckptctl" verify --data -C "$tmp/ckpts" step:200 &&
 		"$ckptctl" verify --data -C "$tmp/ckpts" step:100
