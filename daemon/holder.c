@@ -210,7 +210,8 @@ static bool claim_seen(const struct daemon *d, struct store *s, struct seen *x)
 		return false;
 	x->life = claimer_life(&x->c.process, &x->c.at, &x->here);
 	x->served = claimer_life(&x->c.daemon, &x->c.at, &x->here) != CLAIMER_DEAD;
-	x->newest = newest_of(s, x->generation, &x->newest_wall_ns);
+	if (x->life != CLAIMER_DEAD)
+		x->newest = newest_of(s, x->generation, &x->newest_wall_ns);
 	return true;
 }
 

@@ -351,16 +351,21 @@ def _path_of(fqn: str, key: Optional[str]) -> Tuple[Any, ...]:
 # --- writing ---
 
 
+_run = time.time_ns()  # of this process, if it coordinates
+
+
 @dataclasses.dataclass(frozen=True)
 class _Place:
     """What the coordinator gives each rank with its plan: who it is, whatever process group DCP uses.
 
-    launch: a number that no other launch of the job has.
+    launch: a number that no other launch of the job has, and higher than that of the one before. run: the same for all
+    launches that this coordinator makes: a later one takes over from ranks that are still attached to the one before.
     """
 
     rank: int
     world: int
     launch: int
+    run: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,6 +403,8 @@ class _Session:
             rank=place.rank,
             world=place.world,
             launch=place.launch,
+            run=place.run,
+            restart=place.launch,
             timeout=options.timeout,
             flags=flags,
         )
@@ -614,7 +621,7 @@ class Writer(StorageWriter):
         with _sessions_lock:
             kept = [s.place.launch for key, s in _sessions.items() if self._owns(key) and s.place.world == world]
         launch = kept[0] if kept else time.time_ns()
-        return [dataclasses.replace(plan, storage_data=_Place(rank, world, launch)) for rank, plan in enumerate(plans)]
+        return [dataclasses.replace(plan, storage_data=_Place(r, world, launch, _run)) for r, plan in enumerate(plans)]
 
     def write_data(self, plan: _planner.SavePlan, planner: _planner.SavePlanner) -> "Future[List[WriteResult]]":
         """DCP: store what the plan says, on every rank; it returns when the step is committed."""
