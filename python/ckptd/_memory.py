@@ -266,7 +266,7 @@ def tensors_of(
     found = []
     for entry in entries:
         found.append((entry.key, entry.home.value))
-        found += [(entry.key, part.local) for part in entry.layout.parts]
+        found += [(entry.key, part.local) for part in entry.layout.parts if part.local is not entry.home.value]
     for module in modules:
         for param in fsdp_params(module):
             name = getattr(param, "_param_fqn", None) or param._module_info.param_name
@@ -399,6 +399,13 @@ def _is_pinned(storage: "torch.UntypedStorage") -> bool:
 def _swap_of(torch_: Any) -> Optional[Callable[[Any, Any], None]]:
     """UntypedStorage._swap_data_ptr_, where torch has it: 2.15."""
     return getattr(torch_.UntypedStorage, "_swap_data_ptr_", None)
+
+
+def exchanges() -> bool:
+    """Do tensors that are moved stay what they are, and their views too?"""
+    import torch
+
+    return _swap_of(torch) is not None
 
 
 def _bytes_at(address: int, nbytes: int) -> "torch.Tensor":

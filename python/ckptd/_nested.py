@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, MutableMapping, Sequence, Tuple
+from collections.abc import Mapping, MutableMapping  # isinstance of those of typing is ten times slower
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
 if TYPE_CHECKING:
     import torch

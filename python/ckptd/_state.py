@@ -9,9 +9,10 @@ copied.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 from . import _abi, _flat, _layout, _mesh, _names, _nested
 from ._optim import create_state, create_state_like
@@ -79,6 +80,7 @@ class State:
     parameters: Dict["torch.Tensor", Parameter] = dataclasses.field(default_factory=dict)
     # tensors that a buffer shares its memory with: COMPONENT/NAME
     aliased_buffers: List[str] = dataclasses.field(default_factory=list)
+    plain_mesh: Optional[Mesh] = None  # of plain tensors
 
     def check(self) -> None:
         """Raise UnsupportedState if there are problems."""
@@ -109,10 +111,29 @@ def collect(
     Parameters are STABLE, also frozen ones (those that _frozen names are made CONST afterwards). Persistent buffers are
     VOLATILE. Optimizer state is STABLE. A BF16 or F16 parameter with an F32 master of the same cut is DERIVED of it.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # it would walk over the entries again and again while they become more: half of the time
-    try:
+    with uncollected():
         return _Collector(rank, world, masters or {}, ranks).run(model, optims, components)
+
+
+def grown(state: State, optims: Sequence[Any], components: Sequence[str], *, rank: int, world: int) -> Optional[State]:
+    """What the optimizers have made since `state` was collected, without masters=: its new entries, and all that is loose.
+    None: only collect() knows."""
+    if any(about.pieces for about in state.parameters.values()):
+        return None
+    with uncollected():
+        collector = _Collector(rank, world, {}, None)
+        more = collector.more(state, optims, components)
+    return None if more.problems or any(e.role == MASTER for e in more.entries) else more
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's collector of cycles would walk over all objects again and again while the entries become more: half of
+    the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()
@@ -166,12 +187,14 @@ class _Collector:
         self.flat_names: Dict[int, List[str]] = {}
         self.dtensor: Any = _layout.dtensor_class()
         self.updating: Any = None  # the optimizer whose state is collected
+        self.growing = False  # what is there already is right
 
     def run(self, model: Any, optims: Any, components: Optional[Sequence[str]]) -> State:
         modules = _names.modules_of(model)
         if self.ranks is None:
             self.ranks = self._stage(modules)
         self.plain_mesh = _mesh.world_mesh(self.ranks if self.ranks is not None else range(self.world))
+        self.state.plain_mesh = self.plain_mesh
         self._flats(modules)
         for prefix, module in modules:
             self._module(prefix, module)
@@ -184,6 +207,16 @@ class _Collector:
         for optim, component in zip(each, names):
             self._optimizer(optim, component, owners)
         self._derive()
+        return self.state
+
+    def more(self, known: State, optims: Sequence[Any], components: Sequence[str]) -> State:
+        """Of the optimizers, what is not known."""
+        assert known.plain_mesh is not None
+        self.state.parameters, self.plain_mesh = known.parameters, known.plain_mesh
+        self.by_key = {entry.key: entry for entry in known.entries}
+        self.growing = True
+        for optim, component in zip(optims, components):
+            self._optimizer(optim, component, {})
         return self.state
 
     # --- the model ---
@@ -450,6 +483,8 @@ class _Collector:
         self, component: str, name: str, owner: Optional[Parameter], alone: bool, home: Home, path: List[str]
     ) -> None:
         tensor: Any = home.value
+        if self.growing and component + "/" + name in self.by_key:
+            return
         if owner is None:
             self._tensor(component, name, tensor, OTHER, STABLE, home)
             return

@@ -16,9 +16,9 @@ from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, Optional, Se
 
 from . import _abi, _arguments, _averaged, _cuda, _frozen, _lib, _optim, _state, _told, errors
 from ._heard import Heard
-from ._memory import Arena, materialise, tensors_of
+from ._memory import Arena, exchanges, materialise, tensors_of
 from ._session import Session, aliases_of
-from ._types import Mesh
+from ._types import Entry, Mesh
 from ._watch import Change, Kind, Watch
 
 log = logging.getLogger("ckptd")
@@ -66,6 +66,7 @@ class Training:
         self._aliased: List[str] = []
         self._before_fit: Optional[List[Dict[Any, Any]]] = None  # what the optimizers' states had
 
+    @_state.uncollected()
     def begin(self) -> None:
         """Make, move and declare everything. UnsupportedState lists what cannot be saved; nothing is declared then."""
         if any(p.is_meta for m in self.modules for p in list(m.parameters()) + list(m.buffers())):
@@ -81,6 +82,7 @@ class Training:
         self._collect()
         self._const = _frozen.names(self.state, self.optims, [_averaged.rules_of(spec) for spec in self.averages])
 
+    @_state.uncollected()
     def replace_optimizer(self, old: Any, new: Any, step: int) -> None:
         """The state of `new` is declared in the place of that of `old`. After an exception nothing has changed."""
         was = self.optims
@@ -104,6 +106,7 @@ class Training:
             self._declare(step)
             raise
 
+    @_state.uncollected()
     def fit(self, step: Optional[int], flags: int) -> None:
         """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon,
         TimedOut."""
@@ -119,6 +122,7 @@ class Training:
             self._before_fit = before
             self._declare(0)
 
+    @_state.uncollected()
     def unfit(self) -> None:
         """No restore followed fit(): remove what it made. An optimizer whose state is half made would not make the
         rest."""
@@ -186,12 +190,13 @@ class Training:
         self._collect()
         if self._arena is not None:
             self._arena.move_in(tensors_of(self.state.entries, self.modules))
-            self._collect()  # without torch's exchange of storages, moved tensors have other views
+            if not exchanges():
+                self._collect()  # moved tensors have other views
         self._follow_entries(step)
 
     def _follow_entries(self, step: int) -> None:
         self._following = True
-        indices = self._devices_now()
+        indices = self._devices_now(self.state.entries)
         self._renew()
         self.session.follow(self.state.entries)
         self.devices.learn(indices)
@@ -210,10 +215,10 @@ class Training:
             self.session.renew(changed)
             self._frozen.renewed()
 
-    def _devices_now(self) -> Iterable[int]:
-        """The devices that the state is on. InvalidCall: it has left host memory since attach opened no device."""
+    def _devices_now(self, entries: Iterable[Entry]) -> Iterable[int]:
+        """The devices that these are on. InvalidCall: it has left host memory since attach opened no device."""
         found: Dict[int, str] = {}
-        for entry in self.state.entries:
+        for entry in entries:
             for part in entry.layout.parts:
                 index = _cuda.index_of(part.local)
                 if index is not None:
@@ -228,6 +233,7 @@ class Training:
             )
         return found
 
+    @_state.uncollected()
     def restored(self, step: int) -> None:
         """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this
         step."""
@@ -247,6 +253,13 @@ class Training:
         problem = self._unreadable([c for c in changes if c.kind in _UNREADABLE], step)
         if problem:
             return problem
+        with _state.uncollected():
+            return self._follow_changes(changes, thawed, step)
+
+    def _follow_changes(self, changes: Sequence[Change], thawed: Sequence[Entry], step: int) -> Optional[str]:
+        if not self._following and not thawed and all(c.kind is Kind.NEW for c in changes) and self._grow(changes, step):
+            self._say(changes, "")
+            return None
         stale = self._stale(changes)
         again, self._following = self._following, True  # an exception (Ctrl-C) had come in between
         self._const -= {entry.key for entry in thawed}
@@ -260,6 +273,27 @@ class Training:
         self._say(changes, stale)
         return None
 
+    def _grow(self, changes: Sequence[Change], step: int) -> bool:
+        """Declare what the optimizers have made since, beside what is declared. False: all must be collected anew."""
+        assert self._watch is not None
+        if self.devices or self._masters or (self._arena is not None and not exchanges()):
+            return False
+        more = _state.grown(
+            self.state, self.optims, self.components, rank=self._handle.rank, world=self._handle.world
+        )
+        if more is None or len(more.entries) != len(changes):
+            return False
+        if self._arena is not None:
+            self._arena.move_in(tensors_of(more.entries))
+        self._devices_now(more.entries)
+        self._following = True
+        self.session.add(more.entries)
+        self.state.entries += more.entries
+        self.state.loose = more.loose
+        self._watch.grow(more.entries, step)
+        self._following = False
+        return True
+
     def _collect_again(self, new: bool) -> Optional[str]:
         """The entries as they are now, with state that the optimizer has made moved in. What is wrong, otherwise."""
         try:
@@ -269,7 +303,8 @@ class Training:
         if new and self._arena is not None:
             known = self.session.entries
             self._arena.move_in(tensors_of([e for e in self.state.entries if e.key not in known]))
-            self._collect()
+            if not exchanges():
+                self._collect()
         return None
 
     def _replace(self, change: Change) -> bool:

@@ -100,8 +100,7 @@ class Entry:
     of: Optional[str] = None  # COMPONENT/NAME
     aliases: Tuple[str, ...] = ()  # other names of the same tensor (tied weights), without the component
     id: int = -1  # of ckpt_tensor_add
+    key: str = dataclasses.field(init=False)  # component/name, the name of the tensor in every table and file
 
-    @property
-    def key(self) -> str:
-        """component/name, the name of the tensor in every table and file."""
-        return self.component + "/" + self.name
+    def __post_init__(self) -> None:
+        self.key = self.component + "/" + self.name

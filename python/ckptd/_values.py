@@ -197,14 +197,11 @@ def to_locals(parts: Iterable[Part]) -> Tuple[Any, int, List[Any]]:
     keep: List[Any] = []
     for to, part in zip(array, held):
         stride = part.local.stride()
-        arrays = [(ctypes.c_int64 * len(stride))(*stride)]
         to.ptr = part.local.data_ptr()
-        to.stride = ctypes.cast(arrays[0], POINTER(ctypes.c_int64))
+        to.stride = (ctypes.c_int64 * len(stride))(*stride)  # the structure keeps the array
         if part.start is not None and part.extent is not None:
-            arrays += [to_u64s(part.start), to_u64s(part.extent)]
-            to.start = ctypes.cast(arrays[1], POINTER(c_uint64))
-            to.extent = ctypes.cast(arrays[2], POINTER(c_uint64))
-        keep += arrays
+            to.start, to.extent = to_u64s(part.start), to_u64s(part.extent)
+        keep.append(to)
     return array, len(held), keep
 
 
@@ -214,17 +211,19 @@ def held_of(parts: Iterable[Part]) -> Tuple[Any, ...]:
     return tuple(part.local.detach() if getattr(part.local, "is_cuda", False) else part.local for part in parts)
 
 
+_TENSOR_SIZE = ctypes.sizeof(ckpt_tensor)
+
+
 def to_tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
     """struct ckpt_tensor of an entry, and what must outlive the call."""
     layout = entry.layout
     local, nlocal, keep = to_locals(layout.parts)
-    place = (ckpt_placement * max(len(layout.placements), 1))()
-    for to, p in zip(place, layout.placements):
+    place = (ckpt_placement * len(layout.placements))() if layout.placements else None
+    for to, p in zip(place or (), layout.placements):
         to.how, to.reduce, to.mesh_dim, to.tensor_dim = p.how, p.reduce, p.mesh_dim, p.tensor_dim
         to.flags, to.split_factor = p.flags, p.split_factor
-    shape = to_u64s(layout.shape)
     t = ckpt_tensor(
-        size=ctypes.sizeof(ckpt_tensor),
+        size=_TENSOR_SIZE,
         cls=entry.cls,
         role=entry.role,
         dtype=entry.dtype,
@@ -235,12 +234,12 @@ def to_tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
         mesh=mesh,
         nplace=len(layout.placements),
         nlocal=nlocal,
-        shape=ctypes.cast(shape, POINTER(c_uint64)),
-        place=ctypes.cast(place, POINTER(ckpt_placement)),
-        local=ctypes.cast(local, POINTER(ckpt_local)),
+        shape=to_u64s(layout.shape),  # the structure keeps what its pointers are given
+        place=place,
+        local=local,
         mode=layout.mode,
     )
-    return t, keep + [local, place, shape]
+    return t, keep
 
 
 def to_want(step: Optional[int], flags: int, only: Optional[str], timeout: float) -> ckpt_want:

@@ -29,6 +29,7 @@ FSDP2 has gathered at the moment: what is watched then is the sharded parameter,
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import weakref
 from itertools import chain
@@ -100,6 +101,7 @@ class _Calls(NamedTuple):
     stride: Callable[[Any], Any]
 
 
+@functools.lru_cache(maxsize=None)
 def _calls() -> _Calls:
     import torch
 
@@ -182,6 +184,8 @@ class _Structure:
     def __init__(self, modules: "Sequence[torch.nn.Module]", optimizers: Sequence[Any]) -> None:
         # where a dictionary of a module was found: the root, the path to the module, the name of the dictionary
         self.place: Dict[int, Tuple[Any, str, str]] = {}
+        self.module_of: Dict[int, Any] = {}  # which has this dictionary
+        self.grown = True  # the tree of modules may be another one than it was
         self.dicts: List[Dict[str, Any]] = []
         self.modules: List[Any] = []
         for root in modules:
@@ -190,11 +194,17 @@ class _Structure:
                 for name in ("_parameters", "_buffers"):
                     mapping = getattr(module, name)
                     self.place.setdefault(id(mapping), (root, path, name))
+                    self.module_of.setdefault(id(mapping), module)
                     self.dicts.append(mapping)
         self.children = [module._modules for module in self.modules if module._modules]
         self.child_lengths = list(map(len, self.children))
         self.lengths = list(map(len, self.dicts))
         self.child_objects = list(chain.from_iterable(map(dict.values, self.children)))
+        self.known_modules = {id(mapping): _tensor_keys(mapping) for mapping in self.dicts}
+        self.take(optimizers)
+
+    def take(self, optimizers: Sequence[Any]) -> None:
+        """The dictionaries of the optimizers, as they are now."""
         # of each optimizer: its state, and the inner dictionaries with their lengths
         self.optimizers = [(optim, optim.state, _inner(optim.state)) for optim in optimizers]
         self.inner = [(list(map(len, inner)), len(state)) for _, state, inner in self.optimizers]
@@ -209,7 +219,7 @@ class _Structure:
             for param, inner in state.items():
                 if isinstance(inner, dict):
                     self.owner[id(inner)] = (optim, param)
-        self.known = {id(mapping): _tensor_keys(mapping) for mapping in self.dicts}
+        self.known = dict(self.known_modules)
         for _, _, some in self.optimizers:
             self.known.update({id(inner): frozenset(path for path, _ in _nested.tensors_in(inner)) for inner in some})
 
@@ -225,10 +235,12 @@ class _Structure:
         if self._types() != self.other_types or self._forms() != self.forms:
             return False
         first, end = len(self.dicts) * turn // turns, len(self.dicts) * (turn + 1) // turns
-        return (
-            list(map(len, self.dicts[first:end])) == self.lengths[first:end]
-            and list(map(len, self.children)) == self.child_lengths
-            and all(map(_is, chain.from_iterable(map(dict.values, self.children)), self.child_objects))
+        return list(map(len, self.dicts[first:end])) == self.lengths[first:end] and self.has_tree()
+
+    def has_tree(self) -> bool:
+        """Are the modules the same, at the same places?"""
+        return list(map(len, self.children)) == self.child_lengths and all(
+            map(_is, chain.from_iterable(map(dict.values, self.children)), self.child_objects)
         )
 
     def _types(self) -> List[type]:
@@ -247,6 +259,8 @@ class _Structure:
         if place is None:
             return mapping
         root, path, name = place
+        if not self.grown:
+            return getattr(self.module_of[id(mapping)], name)
         try:
             return getattr(root.get_submodule(path), name)
         except AttributeError:
@@ -269,6 +283,8 @@ class _Structure:
         for optim, _, _ in self.optimizers:
             for param, inner in optim.state.items():
                 known = was.get((id(optim), id(param)), frozenset())
+                if isinstance(inner, dict) and inner.keys() == known:  # tensors under these keys, or others in their place
+                    continue
                 for key, value in _nested.tensors_in(inner) if isinstance(inner, dict) else ():
                     if key not in known:
                         yield f"{key} of a parameter of shape {list(getattr(param, 'shape', []))}", value
@@ -314,6 +330,15 @@ class Watch:
         self._sentinels = _Turn(list(first.values()), step)
         self._registered = False
 
+    def grow(self, entries: "Sequence[Entry]", step: int) -> None:
+        """These are right too from now on, which an optimizer has made: the newest check found them, and nothing else."""
+        for turn in self._turns:
+            turn.homes = turn.mappings
+        self._turns += [_Turn(entries[i : i + TURN], step) for i in range(0, len(entries), TURN)]
+        self._structure.take(self._optimizers)
+        self._checked = step
+        self._registered = False
+
     def check(self, step: int, full: bool = False) -> List[Change]:
         """What has changed, in the order of the entries; NEW at the end. full: compare all entries, in every
         respect."""
@@ -325,6 +350,8 @@ class Watch:
         turns = self._turns if everything else [self._turns[self._next]]
         self._next = (self._next + 1) % len(self._turns)
         found: List[Change] = []
+        if moved:
+            self._structure.grown = not self._structure.has_tree()
         for turn in turns:
             if moved:
                 self._follow(turn)

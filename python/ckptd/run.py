@@ -224,6 +224,7 @@ class Run:
         self._say_notices()
         return restored
 
+    @_state.uncollected()
     def _fill(
         self, step: Optional[int], flags: int, strict: bool
     ) -> Optional[Tuple[Decoded, _lib.Got, _Names, _Names]]:

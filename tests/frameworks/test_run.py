@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import unittest
@@ -999,6 +1000,46 @@ class Hazards(One):
             run.save()
         train(again, model, optim, 4, 4)
         self.assertEqual(again.wait(), 4)
+
+    def calls_of_the_first_mark(self, tensors, late):
+        """Functions of Python that the end of the first step calls, if it makes state of `late` of the parameters; what it
+        has declared comes back."""
+        job = self.job()
+        model = torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(tensors))
+        some = list(model.parameters())[:late]
+        for p in some:
+            p.grad = torch.ones_like(p)
+        optim = torch.optim.SGD(some, lr=0.1, momentum=0.9)
+        run = self.attach(job, model, optim)
+        run.restore()
+        run._progress.enter(1, run._enter(1, None), lambda: self)
+        optim.step()
+        count = [0]
+
+        def called(_frame, event, _arg):
+            count[0] += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(called)
+        try:
+            run._leave(1, None, None, None)
+        finally:
+            sys.setprofile(before)
+        self.assertEqual(run.wait(), 1)
+        self.assertEqual(len(run._session.entries), tensors + late)
+        at_1 = bits(model, optim)
+        run.detach()
+        fresh = torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(tensors))
+        again = torch.optim.SGD(list(fresh.parameters())[:late], lr=0.1, momentum=0.9)
+        self.assertEqual(self.attach(job, fresh, again).restore(), 1)
+        self.assertEqual(bits(fresh, again), at_1)
+        return count[0]
+
+    def test_state_that_the_first_step_makes_costs_by_its_own_number(self):
+        few, many = self.calls_of_the_first_mark(50, 50), self.calls_of_the_first_mark(200, 200)
+        self.assertLess((many - few) / 150, 140)
+        small, large = self.calls_of_the_first_mark(50, 20), self.calls_of_the_first_mark(400, 20)
+        self.assertLess((large - small) / 350, 15)
 
     def test_a_cell_of_a_notebook_runs_twice(self):
         job = self.job()
