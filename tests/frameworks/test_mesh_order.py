@@ -87,8 +87,8 @@ def made(draw, mesh, whole, i):
             mesh = mesh["a", "b"]._flatten("all%d" % i)
         return fully_shard(Holder([whole] * 3), mesh=mesh)
     if kind == "twice":
-        if draw["joined"]:
-            mesh._flatten("all%d" % i)  # full_tensor() gathers by it, in torch that can
+        if draw["joined"] and draw["shape"][0] % mesh.size() == 0:
+            mesh._flatten("all%d" % i)  # full_tensor() gathers by it, in torch that can; wrongly if rows are uneven
         return Holder([distribute_tensor(whole, mesh, [Shard(a), Shard(b)]) for a, b in ((0, 0), (0, 1), (1, 0))])
     tp = mesh if kind == "part" else mesh["b"]
     dims = (0, 0) if kind.endswith(" tp") and some_have_none(whole.shape[1], tp.size()) else (0, 1)
