@@ -80,7 +80,7 @@ static void keep_print(struct cli *c, const struct found *f, const struct store_
 	output_key(c->o, "path", cell_text(f->path));
 	output_key(c->o, "job", cell_text(f->job));
 	output_key(c->o, "changed", cell_flag(changed));
-	output_object(c->o, "policy");
+	output_object(c->o, "keeps");
 	policy_put(c->o, &shown);
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "%s keeps %s", f->job, policy_words(&shown, wall_ns(), words));

@@ -422,7 +422,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_key(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
 	put_step(o, "step", j->error_step);
 	output_close(o);
-	output_object(o, "policy");
+	output_object(o, "keeps");
 	policy_shown_report(j, &policy);
 	policy_put(o, &policy);
 	output_close(o);

@@ -883,7 +883,7 @@ const struct cli_verb verb_verify = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 all are good (--all: also if there is none yet); 3 no fault, but foreign files were "
+		"0 all are good (--all: also if there is none yet); 3 no fault, but one is quarantined, foreign files were "
 		"ignored, or bytes that were read have no checksum; 4 one is damaged; 5 one is not committed; 10 there is no such store or "
 		"checkpoint; 12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },

@@ -243,7 +243,7 @@ check "ls of no store" json 10 ls "$tmp"
 mkdir "$tmp/hurt"
 cp -r "$tmp/broken" "$tmp/hurt/step-000000000001"
 truncate -s -1 "$tmp/hurt/step-000000000001/MANIFEST"
-check "ls --all of a damaged one" json 0 ls --all "$tmp/hurt"
+check "ls --all of a damaged one" json 3 ls --all "$tmp/hurt"
 check "show" json 0 show "$dir"
 check "show of some tensors" json 0 show "$dir" --tensors='*'
 check "show of one" json 0 show "$dir" "model/$tensor"
@@ -344,7 +344,7 @@ done
 rm "$tmp/sick/$(basename "$older")/MANIFEST"
 check "verify that quarantines" json 4 verify --data "$sick"
 check "restore --keep-going" json 3 export "$sick" "$tmp/kept" --mesh dp=3 --replicate dp --keep-going
-check "ls --all with a quarantined one" json 0 ls --all "$tmp/sick"
+check "ls --all with a quarantined one" json 3 ls --all "$tmp/sick"
 check "show of a quarantined one" json 0 show "$sick"
 check "prune of it" json 0 prune -n --keep-last=1 "$tmp/sick"
 check "repair -n" json 0 repair -n "$tmp/sick"
@@ -359,6 +359,8 @@ check "ls of what was adopted" json 0 ls "$tmp/moved"
 check "show of what was adopted" json 0 show "$tmp/moved/$(basename "$dir")"
 check "doctor" on_any_machine doctor --job-size=1M "$tmp"
 check "doctor, with what messages cost" on_any_machine doctor --links="$tmp/links.txt" "$tmp"
+check "keep" json 0 keep "$store/a" --last 100
+check "what is kept" json 0 keep "$store/a"
 check "doctor of a store" on_any_machine doctor "$store"
 check "doctor of nothing" on_any_machine doctor "$tmp/none"
 check "completion" json 0 completion bash

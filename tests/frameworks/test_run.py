@@ -165,12 +165,12 @@ class One(ranks.Case):
 class Policy(One):
     def kept(self, job):
         where = os.path.join(job.store, job.name)
-        return json.loads(job.ctl("keep", "--json", where))["policy"]
+        return json.loads(job.ctl("keep", "--json", where))["keeps"]
 
     def test_attach_sets_the_policy_of_the_job_and_ckptd_obeys_it(self):
         job, run, model, optim = self.begun(keep_last=1, keep_every=4, keep_within="1s", keep_best=["loss", "acc:max:2"])
         self.assertEqual(
-            self.kept(job)["rules"],
+            self.kept(job)["options"],
             "--keep-last 1 --keep-every 4 --keep-within 1s --keep-best loss:min:1 --keep-best acc:max:2",
         )
         self.assertEqual(self.kept(job)["from"], "job")
@@ -180,7 +180,7 @@ class Policy(One):
         for step in range(1, 6):
             train(run, model, optim, step, step)
             run.wait()
-        self.assertEqual(self.kept(job)["rules"], "--keep-last 2")
+        self.assertEqual(self.kept(job)["options"], "--keep-last 2")
 
         def steps():
             found = json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]
@@ -193,7 +193,7 @@ class Policy(One):
         self.assertEqual(steps()[:2], [5, 4])
         run.detach()
         self.attach(job, model, optim)  # says nothing of it
-        self.assertEqual(self.kept(job)["rules"], "--keep-last 2")
+        self.assertEqual(self.kept(job)["options"], "--keep-last 2")
 
     def test_a_rule_that_is_none_is_an_error_of_attach(self):
         job = self.job()

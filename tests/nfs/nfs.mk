@@ -6,7 +6,7 @@ CASES    ?=
 build/nfs/guest: tests/nfs/guest.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o $@ $<
-build/nfs/rank: tests/nfs/rank.c build/libckpt.so | build/nfs/guest
+build/nfs/rank: tests/nfs/nfs_rank.c build/libckpt.so | build/nfs/guest
 	$(Q)$(CC) -std=gnu17 -O1 -Wall -Wextra -Werror -I. -o $@ $< -Lbuild -lckpt
 nfs: all build/nfs/guest build/nfs/rank
 	@tests/nfs/nfs.sh $(CASES)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank.c - one rank of a job, alone on its host: attaches by CKPTD_SOCKET, CKPTD_STORE and CKPTD_JOB, declares a tensor that all
+ * nfs_rank.c - one rank of a job, alone on its host: attaches by CKPTD_SOCKET, CKPTD_STORE and CKPTD_JOB, declares a tensor that all
  * ranks share, marks a step, and waits until it is committed.
  *	rank RANK WORLD
  * Ends with 0, or with 1 and what the library says.
