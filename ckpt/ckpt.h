@@ -303,7 +303,13 @@ enum {
 	CKPT_FOREIGN_OWNER = 64,
 };
 /* ckpt_mark.flags; without one, persist_every decides */
-enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
+enum {
+	CKPT_PERSIST = 1,
+	CKPT_STAGE_ONLY = 2,
+	CKPT_NO_EMA = 4,
+	CKPT_FINAL = 8,
+	CKPT_REFUSE = 16,
+};
 /* ckpt_want.flags */
 enum {
 	CKPT_LENIENT = 1,
@@ -494,8 +500,12 @@ struct ckpt_stream {
 struct ckpt_mark {
 	uint32_t size;
 	/* PERSIST: write this step, in any case. STAGE_ONLY: do not. FINAL: wait for a slot, write
-	 * this step.
-	 * NO_EMA: no average of the weights takes this step in; one rank's flag is enough */
+	 * this step. NO_EMA: no average of the weights takes this step in; one rank's flag is
+	 * enough.
+	 * REFUSE: this rank has no state of this step, so no rank takes it: ckpt_snapshot returns
+	 * CKPT_SKIPPED, and ranks that marked the step before give it up. The other flags then mean
+	 * nothing. A rank that does not mark the step at all leaves the others with copies that
+	 * wait for it */
 	uint32_t flags;
 	/* CUDA: the stream, on device ckpt_opts.device, that changes the state; NULL: the default
 	 * stream, and for host memory. Everything that was given to it before ckpt_snapshot is in
@@ -509,6 +519,9 @@ struct ckpt_mark {
 	 * their default stream */
 	uint32_t nstream;
 	const struct ckpt_stream *more; /* [nstream] */
+	/* How long ckpt_snapshot may wait for a slot, where it waits for one: with FINAL, and with
+	 * `every`. 0: 60 s */
+	uint64_t wait_ns;
 };
 
 /* where: 1 memory, 2 disk, 3 both; complete: 1 the whole job */
@@ -799,7 +812,7 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * number. A step that was skipped or torn may be marked again, by each rank as often as it likes:
  * it is taken when a slot is free and all ranks mark it. 0, CKPT_SKIPPED, CKPT_DETACHED,
  * CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With CKPT_FINAL it waits up to
- * 60 s for a slot, and so it does with `every` (ckpt_average) if no guard has done so.
+ * ckpt_mark.wait_ns for a slot, and so it does with `every` (ckpt_average) if no guard has done so.
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
  * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
  * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after

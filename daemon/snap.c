@@ -432,8 +432,9 @@ static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 		return;
 	}
 	snprintf(text, sizeof text,
-		 k->not_copied ? "rank %u could not copy it: its ckpt_why says why"
-			       : "rank %u's guard ended the copy",
+		 k->not_copied
+			 ? "rank %u had no state of it, or could not copy it: its log says why"
+			 : "rank %u's guard ended the copy",
 		 r);
 	snap_fail(s, OUTCOME_TORN, -ENOENT,
 		  s->launch->member[r].lost ? "a rank died during its copy" : text);

@@ -75,7 +75,7 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_LATE] = "a rank came late",
 	[WIRE_SKIP_COPYING] = "the copy before had not ended",
 	[WIRE_SKIP_DRAINING] = "ckptd was stopping",
-	[WIRE_SKIP_BLOB] = "a blob was longer than its capacity",
+	[WIRE_SKIP_BLOB] = "a rank refused the step, or a blob was longer than its capacity",
 	[WIRE_SKIP_DEVICE] = "a stream was being captured, or a device has failed",
 };
 

@@ -1097,7 +1097,7 @@ static void say_what_is_new(ckpt *c)
 		char why[SHARED_TEXT];
 
 		pthread_mutex_lock(&c->why_lock);
-		memcpy(why, c->blob_why, sizeof why);
+		memcpy(why, c->refuse_why, sizeof why);
 		pthread_mutex_unlock(&c->why_lock);
 		log_line(&c->log, LOG_WARNING,
 			 "client: rank %u of job %s: snapshots are skipped: %s", c->rank, c->job,

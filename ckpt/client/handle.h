@@ -289,13 +289,14 @@ struct ckpt {
 	 * it */
 	_Atomic bool blob_long;
 	_Atomic bool blob_say;
+	_Atomic bool refuses;	  /* the newest ckpt_snapshot did; refuse_why says why */
 	pthread_mutex_t why_lock; /* protects: */
 	uint32_t agreements;	  /* as shared_rank.agreements; stored in the page under it, too */
 	char unrestored_why[SHARED_TEXT];
-	struct ckpt_err claim_why;  /* of the newest claim that was refused; code 0: none was */
-	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
-	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
-	uint64_t last_step;	    /* 1 + newest that got a slot */
+	struct ckpt_err claim_why; /* of the newest claim that was refused; code 0: none was */
+	char refuse_why[SHARED_TEXT];
+	uint32_t shadow;    /* segment of copies; UINT32_MAX none */
+	uint64_t last_step; /* 1 + newest that got a slot */
 	/* the newest ticket that came to nothing or was marked by; its link, and 1 + its step */
 	struct ticket spent;
 	struct link *spent_link;

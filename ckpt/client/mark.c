@@ -3,7 +3,7 @@
 // them: ckpt_wait, ckpt_stats.
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the
 // copy is late, the mark is FINAL, memory is the process's own, places run out (canary.h), a change
-// was found, or a blob is too long.
+// was found, or this rank refuses the step.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
@@ -152,11 +152,21 @@ int why_jump(const ckpt *c, struct ckpt_err *err)
 		  : 0;
 }
 
-/* What ckpt_why says, and once the log. */
+/* What ckpt_why says. */
+static void mark_refuse(ckpt *c, uint64_t step)
+{
+	pthread_mutex_lock(&c->why_lock);
+	snprintf(c->refuse_why, sizeof c->refuse_why,
+		 "step %" PRIu64 ": rank %u has no state of it, so no rank saves it", step,
+		 c->rank);
+	pthread_mutex_unlock(&c->why_lock);
+}
+
+/* The same, and once the log. */
 static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
 {
 	pthread_mutex_lock(&c->why_lock);
-	snprintf(c->blob_why, sizeof c->blob_why,
+	snprintf(c->refuse_why, sizeof c->refuse_why,
 		 "step %" PRIu64 ": blob %.200s is %" PRIu64
 		 " bytes long, and has space for %" PRIu64
 		 ": make it shorter, or call ckpt_blob_resize, and then ckpt_seal%s",
@@ -176,9 +186,12 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 	uint32_t trigger = load_relaxed(&l->job->trigger),
 		 want = refuse ? TICKET_REFUSE : ticket_flags(m, trigger, due_now(c, l)),
 		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
+	const uint64_t asked = m ? m->wait_ns : 0, longest = asked   ? asked
+							     : waits ? FINISH_MAX_NS
+								     : c->every.max_ns;
 	const struct ticket *spent =
 		l == c->spent_link && step + 1 == c->spent_step ? &c->spent : NULL;
-	uint64_t until = now_ns() + (waits ? FINISH_MAX_NS : c->every.max_ns);
+	const uint64_t now = now_ns(), until = now + MIN(longest, UINT64_MAX - now);
 
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
@@ -186,7 +199,7 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		int rc = shared_ticket(l->job, step, spent, want, may_wait, ret);
 
 		if (rc != -EAGAIN) {
-			if (c->every.waited && now_ns() >= until)
+			if (c->every.waited && !asked && now_ns() >= until)
 				c->every.late = l;
 			return rc;
 		}
@@ -359,6 +372,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	struct shared_snap *s;
 	struct ticket t;
 	const struct blob *too_long;
+	bool refuses = m && m->flags & CKPT_REFUSE;
 	bool busy, low, refuse, none, over = false;
 	uint32_t n, changes, need, replicas = 0;
 	uint64_t seq;
@@ -401,11 +415,15 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 			return rc;
 	}
 	too_long = blobs_look(c);
-	if (too_long)
+	if (refuses)
+		mark_refuse(c, step);
+	else if (too_long)
 		blob_refuse(c, step, too_long);
 	else
 		store_relaxed(&c->blob_long, false);
-	refuse = too_long || device < 0;
+	refuses = refuses || too_long;
+	store_relaxed(&c->refuses, refuses);
+	refuse = refuses || device < 0;
 	rc = ticket_get(c, l, step, m, refuse, &t);
 	if (rc != -ECONNRESET)
 		jump_note(c, rc, step);
@@ -415,7 +433,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	if (rc < 0 || t.slot >= load_relaxed(&c->nslot)) {
 		if (rc == 0)
 			ticket_spend(c, l, step, &t);
-		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB
+		*ret_why = rc == 0 && refuses  ? WIRE_SKIP_BLOB
 			   : rc == 0 && refuse ? WIRE_SKIP_DEVICE
 					       : skip_reason(c, l, rc, &t);
 		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
@@ -463,7 +481,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 		shared_snap_publish(l->rank, s, SNAP_TORN, 0);
 		(void)shared_snap_state(s, &c->torn_reported); /* it is skipped: no guard tore it */
 		canary_off(&c->canary);
-		*ret_why = too_long ? WIRE_SKIP_BLOB
+		*ret_why = refuses  ? WIRE_SKIP_BLOB
 			   : refuse ? WIRE_SKIP_DEVICE
 			   : over   ? WIRE_SKIP_LATE
 				    : WIRE_SKIP_COPYING;
@@ -489,7 +507,9 @@ static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
 
 	if (rc == 0)
 		rc = abi_flags("ckpt_mark.flags", ret->flags,
-			       CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL, NULL);
+			       CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL |
+				       CKPT_REFUSE,
+			       NULL);
 	return rc == 0 && ((ret->nnote && !ret->note) || (ret->nstream && !ret->more)) ? -EINVAL
 										       : rc;
 }
@@ -1059,9 +1079,9 @@ static int why_marked(ckpt *c, struct link *l, struct ckpt_err *err)
 	case CKPT_SKIPPED:
 		why = atomic_load(&c->skipped_why) - 1;
 		known = why == WIRE_SKIP_UNREADY && l && shared_text_get(&l->job->waits, text);
-		if (why == WIRE_SKIP_BLOB && atomic_load(&c->blob_long)) {
+		if (why == WIRE_SKIP_BLOB && atomic_load(&c->refuses)) {
 			pthread_mutex_lock(&c->why_lock);
-			memcpy(text, c->blob_why, sizeof text);
+			memcpy(text, c->refuse_why, sizeof text);
 			pthread_mutex_unlock(&c->why_lock);
 			known = true;
 		}

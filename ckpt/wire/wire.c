@@ -336,9 +336,8 @@ const char *wire_skip_text(uint32_t reason)
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =
-			"a blob of a rank was longer than its capacity: that rank's ckpt_why "
-			"names it; use ckpt_blob_resize there (or a device of that rank could not "
-			"be copied from)",
+			"a rank had no state of the step, or could not copy it: the log of that "
+			"rank says why",
 		[WIRE_SKIP_DEVICE] = "its stream was being captured into a CUDA graph, or its CUDA "
 				     "device has failed",
 	};

@@ -479,8 +479,8 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
-	/* a blob of a rank was longer than its capacity; or another rank refused, for whichever
-	 * reason */
+	/* a blob of this rank was longer than its capacity; or this rank's mark was CKPT_REFUSE; or
+	 * another rank refused, for whichever reason */
 	WIRE_SKIP_BLOB,
 	WIRE_SKIP_DEVICE, /* a stream was being captured into a graph, or a device has failed */
 	WIRE_SKIPS = 8,

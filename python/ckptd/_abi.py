@@ -116,6 +116,7 @@ CKPT_PERSIST: Final = 1
 CKPT_STAGE_ONLY: Final = 2
 CKPT_NO_EMA: Final = 4
 CKPT_FINAL: Final = 8
+CKPT_REFUSE: Final = 16
 # ckpt_want.flags
 CKPT_LENIENT: Final = 1
 CKPT_FROM_DISK: Final = 2
@@ -265,6 +266,7 @@ class ckpt_mark(ctypes.Structure):
         ("nnote", c_uint32),
         ("nstream", c_uint32),
         ("more", POINTER(ckpt_stream)),
+        ("wait_ns", c_uint64),
     ]
 
 

@@ -6,11 +6,10 @@ The room of a blob follows what is written to it; what is not sealed then, the s
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from . import _lib
 from ._extra import Extras
@@ -50,25 +49,11 @@ class Blobs:
         self.extras.collect(self.session.changed)
         about = self._handle.blob_add("ckptd", ABOUT_ROOM, _lib.CKPT_JSON)
         about.write(json.dumps(self._about(mesh), sort_keys=True).encode()[:ABOUT_ROOM])
-        self._mine = self._handle.blob_add("ckptd.rank", MINE_ROOM, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
-        self._mine.write(
+        mine = self._handle.blob_add("ckptd.rank", MINE_ROOM, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
+        mine.write(
             json.dumps({"rank": self._handle.rank, "pid": os.getpid(), "host": platform.node()}).encode()[:MINE_ROOM]
         )
-        self._mine_length = self._mine.length.value
         self.session.changed()
-
-    @contextlib.contextmanager
-    def refused(self) -> Iterator[None]:
-        """A snapshot that is marked meanwhile is skipped on all ranks alike; ranks that have marked it before give it
-        up.
-
-        If this rank did not mark it at all, the others would keep their copies of it until the end of the launch.
-        """
-        try:
-            self._mine.length.value = self._mine.cap + 1
-            yield
-        finally:
-            self._mine.length.value = self._mine_length
 
     def _about(self, mesh: Optional[Mesh]) -> Dict[str, Any]:
         import torch
@@ -85,7 +70,6 @@ class Blobs:
     def collect(self) -> None:
         """The state of every object for the next snapshot; the session is not ready then if a blob needed more room.
 
-        ExtraError: one cannot be read; its blob makes the library skip the next snapshot on all ranks alike.
+        ExtraError: one cannot be read; the next snapshot must be refused, for its blob is of an earlier step.
         """
-        self._mine.length.value = self._mine_length  # should an exception (Ctrl-C) have ended `refused` at its end
         self.extras.collect(self.session.changed)

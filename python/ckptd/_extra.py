@@ -340,8 +340,7 @@ class Extras:
         rank alone.
 
         ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
-        is then longer than its capacity: if the step is marked all the same, the library skips it on all ranks, and
-        never saves the object's state of the step before.
+        has its state of an earlier step then: mark this one with CKPT_REFUSE.
         """
         assert self._handle is not None
         failed: Optional[ExtraError] = None
@@ -351,7 +350,6 @@ class Extras:
                     grows()
                     self._handle.blob_resize(item.name, room_for(blob.length.value, blob.room))
             except Exception as e:
-                blob.length.value = blob.cap + 1
                 if failed is None:
                     failed = _failure(item, "saved", e)
                     failed.__cause__ = e

@@ -334,10 +334,12 @@ class Handle:
         return self._waits_for
 
     # --- each step ---
-    def snapshot(self, step: int, flags: int = 0, notes: Optional[Mapping[str, float]] = None) -> int:
+    def snapshot(
+        self, step: int, flags: int = 0, notes: Optional[Mapping[str, float]] = None, wait: Optional[float] = None
+    ) -> int:
         """ckpt_snapshot: 0, CKPT_SKIPPED, CKPT_DETACHED, CKPT_FAILING.
 
-        flags: CKPT_FINAL, ...; notes: at most 16 numbers.
+        flags: CKPT_FINAL, ...; notes: at most 16 numbers; wait: at most so many seconds for a slot (None: 60).
 
         InvalidCall: the step does not grow. NotRestorable: the job has steps, and restore was not called. Superseded.
         """
@@ -345,7 +347,7 @@ class Handle:
             raise errors.error("snapshot", errno.EINVAL, "step %d must be 0 to 2^64 - 1" % step)
         c = self._enter()
         try:
-            mark = self._mark_set(flags, notes) if flags or notes or self.devices else None
+            mark = self._mark_set(flags, notes, wait) if flags or notes or self.devices else None
             before, self._last_step = self._last_step, step  # first: an exception (Ctrl-C) may follow the call
             rc: int = self._snapshot(c, step, mark)
             if rc != 0 and rc != CKPT_FAILING:
@@ -356,8 +358,9 @@ class Handle:
         finally:
             self._one.release()
 
-    def _mark_set(self, flags: int, notes: Optional[Mapping[str, float]]) -> int:
+    def _mark_set(self, flags: int, notes: Optional[Mapping[str, float]], wait: Optional[float]) -> int:
         self._mark.flags = flags
+        self._mark.wait_ns = 0 if wait is None else max(to_ns(max(wait, 0.0)), 1)
         n = 0
         for key, value in (notes or {}).items():
             if n == NOTES_MAX:

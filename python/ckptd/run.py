@@ -43,6 +43,7 @@ _TODO = (  # if nothing is saved for this reason
     (" late", 'Let steps wait for the copy of the step before (guard="finish"), or mark fewer steps (every=)'),
     ("", "Mark fewer steps (every=), or write fewer (persist_every=)"),
 )
+SLOT_MAX = 60.0  # seconds that the last mark of a job waits for a slot
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
@@ -392,9 +393,8 @@ class Run:
 
     def _refuse(self, step: int) -> None:
         """This rank has no state for the step: the others, which may have marked it, give their copies of it up."""
-        assert self._blobs is not None
-        with contextlib.suppress(errors.CkptdError), self._blobs.refused():
-            self._handle.snapshot(step)
+        with contextlib.suppress(errors.CkptdError):
+            self._handle.snapshot(step, _lib.CKPT_REFUSE)
 
     def _fetch(self, loss: Any, notes: Optional[Mapping[str, Any]]) -> Tuple[Any, Optional[Mapping[str, Any]]]:
         """Loss and notes; the copies of those that are on a device have begun."""
@@ -419,7 +419,7 @@ class Run:
         flags = _lib.CKPT_FINAL if self._last else 0
         if persist is not None and not self._last:
             flags = _lib.CKPT_PERSIST if persist else _lib.CKPT_STAGE_ONLY
-        self._snapshot(step, flags)
+        self._snapshot(step, flags, self._left() if self._last else None)
         if self._last:
             self._end(step)
 
@@ -436,8 +436,9 @@ class Run:
         self._refuse(step)
         self._outcomes.passing("skipped", step, _cuda.CAPTURED)
 
-    def _snapshot(self, step: int, flags: int) -> bool:
-        """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
+    def _snapshot(self, step: int, flags: int, wait: Optional[float] = None) -> bool:
+        """Mark the state as that of this step. False: nothing was taken, which has been counted and said. wait: seconds
+        at most for other ranks' declarations, and as many for a slot (CKPT_FINAL); None: the defaults."""
         first = not any(self._outcomes.count.values())
         self._standstill_say()
         self._standstill.marked(time.monotonic(), step, _PERSIST.get(flags))
@@ -446,19 +447,20 @@ class Run:
         try:
             problem = self._follow(step)
             if problem is not None:
-                with self._blobs.refused():
-                    self._handle.snapshot(step, flags)
+                self._handle.snapshot(step, _lib.CKPT_REFUSE)
                 kind, why = problem
                 code = errno.EFAULT if kind == "unmarked" else errno.EINVAL
                 self._unsaved(kind, step, errors.error("snapshot", code, why))
                 return False
             failed = self._collect()
+            if failed is not None:
+                flags = _lib.CKPT_REFUSE
             if not self._session.ready:
-                self._seal_again()
+                self._seal_again(self._timeout if wait is None else min(wait, self._timeout))
             if flags & _lib.CKPT_FINAL:
                 self._training.devices.settle()  # the copy of the step before ends there, and makes room for this one
             self._progress.marking()
-            rc = self._handle.snapshot(step, flags, notes)
+            rc = self._handle.snapshot(step, flags, notes, None if wait is None else min(wait, SLOT_MAX))
         except errors.NotRestorable as e:
             self._progress.came_to_nothing(step)
             if first and not self._restored:  # the program should hear of it at its first step, not after a week
@@ -492,7 +494,7 @@ class Run:
             return "unmarked", text
 
     def _collect(self) -> Optional[errors.ExtraError]:
-        """The extras for this snapshot. What it returns makes the library skip the step on all ranks alike."""
+        """The extras for this snapshot. If it returns something, the step is to be refused."""
         assert self._blobs is not None
         try:
             self._blobs.collect()
@@ -500,9 +502,9 @@ class Run:
             return e
         return None
 
-    def _seal_again(self) -> None:
+    def _seal_again(self, timeout: float) -> None:
         """Something was declared since. If the others did not come in time once, a step waits no longer for them."""
-        if self._seal(RETRY if self._wait_said else self._timeout):
+        if self._seal(min(timeout, RETRY) if self._wait_said else timeout):
             self._wait_said = False
             _told.ended("waits")
         else:
@@ -574,16 +576,19 @@ class Run:
 
     def _end(self, step: int) -> None:
         """The job was told to stop, and this step is its last one: wait until it is committed, and raise Preempted."""
-        left = self._signals.left() if self._signals is not None else WITHIN
         committed = False
         if self._progress.taken == step:
             try:
-                self._handle.wait(step, _lib.CKPT_COMMITTED, left)
+                self._handle.wait(step, _lib.CKPT_COMMITTED, self._left())
                 committed = True
             except errors.CkptdError as e:
                 text = "step %d is the last one, and is not committed: %s" % (step, e)
                 _told.tell("last", text, errors.NotSaving)
         raise errors.Preempted(step, committed)
+
+    def _left(self) -> float:
+        """Seconds until a signal's grace ends."""
+        return self._signals.left() if self._signals is not None else WITHIN
 
     def _seal(self, timeout: float) -> bool:
         return self._session.seal(timeout)
@@ -645,7 +650,7 @@ class Run:
         until = time.monotonic() + timeout
         while True:
             if progress.taken != progress.due and not progress.unfinished:
-                self._take_again()
+                self._take_again(until - time.monotonic())
             step = progress.taken
             if step < 0:
                 return self._committed()
@@ -689,7 +694,7 @@ class Run:
         restored, step = self._progress.restored_step, self._handle.stats().last_committed_step
         return step if restored < step <= self._progress.finished else max(restored, 0)
 
-    def _take_again(self) -> None:
+    def _take_again(self, wait: float) -> None:
         """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved,
         NoDaemon."""
         step = self._progress.due
@@ -701,13 +706,14 @@ class Run:
             )
             raise errors.error("wait", errno.EIO, text)
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
-        self._take(step)
+        self._take(step, wait)
 
-    def _take(self, step: int) -> None:
-        """Mark the state, which is of this step, and wait for memory to copy it to. NotSaved, NoDaemon."""
+    def _take(self, step: int, wait: float) -> None:
+        """Mark the state, which is of this step, and wait so many seconds at most for memory to copy it to. NotSaved,
+        NoDaemon."""
         self._progress.want()
         self._guard()
-        if not self._snapshot(step, _lib.CKPT_FINAL):
+        if not self._snapshot(step, _lib.CKPT_FINAL, wait):
             why = self._error(errno.EIO, "the snapshot was not taken")
             raise why if why.errno != errno.ENOENT else errors.error("wait", errno.EIO, str(why))
 
@@ -732,10 +738,11 @@ class Run:
             raise ValueError("save was called before the first step: there is no step number to save the state under")
         if step == self._progress.restored_step:
             return step
+        until = time.monotonic() + timeout
         self._settle()
         if self._progress.taken != step:
-            self._take(step)
-        if wait and self.wait("committed", timeout) != step:
+            self._take(step, timeout)
+        if wait and self.wait("committed", max(until - time.monotonic(), 0.0)) != step:
             text = "step %d is in memory only, because of persist_every: use run.step(..., persist=True)" % step
             raise errors.error("wait", errno.ENOENT, text)
         return step

@@ -678,9 +678,11 @@ class Daemon(rig.Case):
             if step == 2:
                 with self.assertRaises(ExtraError):
                     extras.collect()
+                self.assertEqual(self.snap(handle, step, _lib.CKPT_REFUSE), _lib.CKPT_SKIPPED)
+                self.assertIn("step 2: rank 0 has no state of it", str(handle.why()))
             else:
                 extras.collect()
-            self.assertEqual(self.snap(handle, step, _lib.CKPT_PERSIST), _lib.CKPT_SKIPPED if step == 2 else 0)
+                self.assertEqual(self.snap(handle, step, _lib.CKPT_PERSIST), 0)
         self.assertEqual([s.step for s in handle.steps()], [3, 1])
 
     def test_ckptctl_shows_the_json_and_runs_nothing(self):

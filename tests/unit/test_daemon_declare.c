@@ -223,7 +223,7 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 	assert_int_equal(rank_step(&R[1], 2, CKPT_PERSIST), CKPT_SKIPPED);
 	must_say_why(&R[1], "step 2: blob journal is 17 bytes long, and has space for 16: make it");
 	assert_int_equal(rank_step(&R[0], 2, CKPT_PERSIST), CKPT_SKIPPED);
-	must_say_why(&R[0], "a blob of a rank was longer than its capacity: that rank's ckpt_why");
+	must_say_why(&R[0], "a rank had no state of the step, or could not copy it: the log");
 	assert_int_equal(ckpt_wait(R[0].c, 2, CKPT_STAGED, PATIENCE, &R[0].err), -ENOENT);
 	/* Shorter, it is taken: the same step, and the next one. */
 	journal_is(1, 3);
@@ -236,7 +236,7 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 	assert_int_equal(rank_step(&R[1], 4, CKPT_PERSIST), CKPT_SKIPPED);
 	must_say_why(&R[1], "step 4: blob journal is 4000 bytes long, and has space for 16");
 	assert_int_equal(rank_wait(&R[0], 4, CKPT_STAGED), -ENOENT);
-	assert_non_null(strstr(R[0].err.msg, "rank 1 could not copy it: its ckpt_why says why"));
+	assert_non_null(strstr(R[0].err.msg, "rank 1 had no state of it, or could not copy it"));
 	assert_int_equal(ckpt_guard(R[1].c, NULL), 0); /* it was skipped here, and not torn */
 	(void)ckpt_guard(R[0].c, NULL);
 	journals_are(5, 6);
@@ -259,6 +259,33 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 	must_have("long", 5, 0, 16);
 	must_have("long", 4, 1, 6);
 	must_have("long", 2, 1, 3);
+}
+
+/* A rank whose program has no state of the step: nothing is waited for, whichever rank is first. */
+TEST(a_step_that_a_rank_refuses_is_skipped_on_all_ranks_and_the_next_one_works)
+{
+	host_start(&H, NULL);
+	ask_open(&A, H.socket);
+	pair_open("refused", true, LOG_ROOM);
+	saved_by_both(1);
+	assert_int_equal(rank_step(&R[1], 2, CKPT_REFUSE), CKPT_SKIPPED);
+	must_say_why(&R[1], "step 2: rank 1 has no state of it, so no rank saves it");
+	assert_int_equal(rank_step(&R[0], 2, CKPT_FINAL), CKPT_SKIPPED);
+	must_say_why(&R[0], "a rank had no state of the step");
+	saved_by_both(2); /* it has one now */
+	assert_int_equal(rank_why(&R[1]), 0);
+	must_step(&R[0], 3, CKPT_PERSIST);
+	assert_int_equal(rank_step(&R[1], 3, CKPT_REFUSE | CKPT_FINAL), CKPT_SKIPPED);
+	must_say_why(&R[1], "step 3: rank 1 has no state of it");
+	assert_int_equal(rank_wait(&R[0], 3, CKPT_STAGED), -ENOENT);
+	assert_non_null(strstr(R[0].err.msg, "rank 1 had no state of it, or could not copy it"));
+	assert_int_equal(ckpt_guard(R[1].c, NULL), 0); /* it was skipped here, and not torn */
+	(void)ckpt_guard(R[0].c, NULL);
+	saved_by_both(4);
+	assert_int_equal(ask_job(&A, "refused")->skipped_by[WIRE_SKIP_BLOB], 2);
+	ask_close(&A);
+	ranks_close(R, 2);
+	assert_int_equal(host_committed(&H, "refused", NULL, 0), 3);
 }
 
 static void both_resize(uint64_t first, uint64_t second)

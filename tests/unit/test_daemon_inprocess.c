@@ -202,6 +202,29 @@ TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 	assert_true(step[0] == 5 && step[1] == 1);
 }
 
+/* A mark that may wait, but not for ever: of a caller whose own time is short. */
+TEST(a_final_mark_waits_for_a_slot_no_longer_than_its_wait_ns)
+{
+	const struct ckpt_mark soon = { .size = sizeof soon,
+					.flags = CKPT_FINAL,
+					.wait_ns = SEC / 100 };
+	uint64_t began;
+
+	host_start_gated();
+	open_one(&K, "soon", "fsdp=1");
+	gate_set(&G, true);
+	step_to(&K, 1, 0, CKPT_STAGED);
+	gate_await(&G);
+	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	began = now_ns();
+	assert_int_equal(ckpt_snapshot(K.c, 3, &soon), CKPT_SKIPPED); /* there is no slot */
+	assert_true(now_ns() - began < 60 * SEC);
+	assert_int_equal(ckpt_guard(K.c, NULL), 0);
+	gate_set(&G, false);
+	step_to(&K, 3, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(&K, 0);
+}
+
 #define TORN_TRIES 100000
 
 /* Until a guard of rank 1 has torn a copy: on a busy machine the copy may end before the guard. No
