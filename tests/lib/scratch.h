@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scratch.h - a temporary directory of a test, in $TMPDIR; in /tmp where sockets in it would have
- * too long a name. Who aborts removes it, too.
+ * too long a name. Who aborts leaves it: a handler may not remove
+ * it, and tests/run.sh removes $TMPDIR.
  */
 #ifndef TESTS_SCRATCH_H
 #define TESTS_SCRATCH_H

@@ -608,7 +608,7 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 
 static uint32_t shut_out(void)
 {
-	return said_times(&daemon_said, "cannot be made again now: another ckptd serves");
+	return said_times(&daemon_said, "cannot be made again now: another ckptd");
 }
 
 /* A cleaner, and one that starts before the next tick of who was there. */
