@@ -215,9 +215,10 @@ static bool claim_seen(const struct daemon *d, struct store *s, struct seen *x)
 	return true;
 }
 
-int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h,
+int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h, pid_t pid,
 		enum stand *ret, struct ckpt_err *err)
 {
+	const struct claimer_process asks = claimer_process(pid);
 	struct seen x;
 
 	*ret = STAND_CLAIM;
@@ -231,6 +232,9 @@ int holder_look(const struct daemon *d, struct store *s, const struct wire_hello
 			"): all ranks of a job run on one host, and attach to one ckptd (CKPTD_SOCKET)",
 			x.c.rank, x.c.at.host, x.c.daemon.pid);
 	}
+	if (x.life == CLAIMER_LIVES && asks.start && x.c.process.pid == asks.pid &&
+	    x.c.process.start == asks.start)
+		return 0;
 	if (x.life == CLAIMER_DEAD || (!x.served && same_launch(&x, h)) ||
 	    is_restart(x.c.run, x.c.restart, h) || (h->generation && h->generation > x.generation))
 		return 0;
@@ -272,6 +276,7 @@ struct first {
 	struct job *job;  /* whose holder it would be: claiming */
 	struct wire_hello h;
 	char who[CLAIMER_TEXT];
+	pid_t pid;
 	uint64_t seq, generation;
 	int rc;
 	struct ckpt_err err;
@@ -283,7 +288,7 @@ static void first_run(struct task *t)
 	struct store *s = x->l->place->store;
 	enum stand stand;
 
-	x->rc = holder_look(x->job->d, s, &x->h, &stand, &x->err);
+	x->rc = holder_look(x->job->d, s, &x->h, x->pid, &stand, &x->err);
 	if (x->rc == -EBUSY)
 		x->rc = x->err.code = -ESTALE;
 	s->claimer = x->who;
@@ -366,7 +371,7 @@ static void first_start(struct launch *l, uint64_t seq)
 	l->refs++;
 	l->claims = true;
 	j->claiming = true;
-	*x = (struct first){ .l = l, .job = j, .seq = seq, .h = m->session->hello };
+	*x = (struct first){ .l = l, .job = j, .pid = m->pid, .seq = seq, .h = m->session->hello };
 	holder_name(j->d, &x->h, m->pid, x->who);
 	device_task(l->place->device, LANE_ASK, &x->task, first_run, first_done);
 }

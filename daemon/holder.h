@@ -35,7 +35,8 @@
  * The holder may be another daemon's, on this host or another one: its claim says which process has
  * made it (claimer.h). That process lives, or is dead, or nobody here can know; nor if its daemon is
  * dead, because it may have detached before. It has marked if a step of its generation is committed.
- * A claim that says nothing counts as a dead one's.
+ * A claim that says nothing counts as a dead one's, and so does one of the asking process itself: it
+ * was attached to another daemon before.
  *
  * Ranks of one launch that come to two daemons: the second daemon finds its rank's own token in the
  * claim of the first; or, without tokens, a claim of a launch with as many ranks and another rank,
@@ -53,9 +54,9 @@ enum stand { STAND_CLAIM, STAND_BESIDE, STAND_REFUSE };
 enum stand holder_stand(const struct job *j, const struct wire_hello *h);
 /* Who has it: for -EBUSY and -ESTALE. */
 void holder_say(const struct job *j, char *ret, size_t bytes);
-/* The same of the claim on disk: of a launch that asks for it by this message. err: -EBUSY or
- * -EINVAL, with STAND_REFUSE. Worker. */
-int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h,
+/* The same of the claim on disk: of a launch that asks for it by this message, of this process. err:
+ * -EBUSY or -EINVAL, with STAND_REFUSE. Worker. */
+int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h, pid_t pid,
 		enum stand *ret, struct ckpt_err *err);
 /* Who the claim that this rank makes says it is. */
 void holder_name(const struct daemon *d, const struct wire_hello *h, pid_t pid,

@@ -438,7 +438,7 @@ static int claim_or_not(struct claim *c)
 	int rc;
 
 	if (c->stand == STAND_CLAIM && !c->again) {
-		rc = holder_look(c->job->d, c->store, &c->s->hello, &c->stand, &c->err);
+		rc = holder_look(c->job->d, c->store, &c->s->hello, c->s->pid, &c->stand, &c->err);
 		if (rc < 0)
 			return rc;
 	}

@@ -303,6 +303,7 @@ TEST(a_policy_that_is_none_fails_attach)
 	p.keep_best = "loss:mean";
 	assert_int_equal(rank_attach(&K, &p, 0), -EINVAL);
 	assert_non_null(strstr(K.err.msg, "keep-best"));
+	rank_free(&K);
 }
 
 TEST(a_policy_that_cannot_be_read_keeps_every_step)

@@ -193,7 +193,7 @@ TEST(what_could_be_better_is_told_though_all_is_well)
 	assert_string_equal(judged(&f, "space")->next, ""); /* room for 123 steps */
 	assert_string_equal(judged(&f, "huge pages")->next, "");
 	f.free_bytes = 5 * f.job_bytes;
-	assert_says(judged(&f, "space")->next, "--keep-last");
+	assert_says(judged(&f, "space")->next, "ckptctl keep");
 	strcpy(f.shmem_huge, "never");
 	f.kernel_major = 6; /* asks for them by MADV_COLLAPSE, which minds no sysctl but deny */
 	f.kernel_minor = 1;
