@@ -963,10 +963,14 @@ static bool restart_awaited(const ckpt *c)
 static int attach_again(ckpt *c, struct ckpt_err *err)
 {
 	const uint64_t until = client_until(HELLO_NS);
+	struct link *l = atomic_load(&c->link);
 	int rc = store_open_dir(c, err);
 
 	if (rc < 0)
 		return rc;
+	/* Another rank may have asked for the claim, which is this one's, too. */
+	if (!c->generation && l && !MUTANT(CLAIM_OF_ANOTHER_RANK_UNSEEN))
+		c->generation = atomic_load(&l->job->generation);
 	rc = connect_once(c, c->generation != 0, until, err);
 	if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART && !restart_awaited(c) &&
 	    (rc = spawn_daemon(c, until, err)) == 0)

@@ -5,6 +5,7 @@
  * this process, or of children that hang, end or become zombies; who comes is a HELLO by hand or
  * another rank.
  */
+#include "ckpt/client/handle.h"
 #include "ckpt/store/claimer.h"
 #include "daemon/holder.h"
 #include "tests/lib/host.h"
@@ -362,6 +363,38 @@ TEST(who_takes_over_marks_into_slots_that_it_had_no_memory_for_before)
 	K.c = NULL;
 	rank_close(&e, 0);
 	assert_int_equal(host_committed(&H, job, (uint64_t[4]){ 0 }, 4), 3);
+}
+
+/* One of its ranks has asked for the claim; of the other one the next ckptd must not think that it is
+ * another launch, also if it comes first. */
+TEST(a_launch_that_took_over_comes_back_whole_to_the_next_ckptd)
+{
+	const char *job = new_job();
+	struct plan_of_job p =
+		plan(job, "fsdp=2", .launch = 9, .flags = CKPT_REQUIRE, .fresh = true);
+	struct rank e[2] = { 0 };
+
+	open_one(&K, job, "fsdp=1", .launch = 8, .fresh = true); /* it never marks */
+	ranks_open(e, 2, &p);
+	for (uint32_t r = 0; r < 2; r++)
+		must_step(&e[r], 1, CKPT_PERSIST);
+	for (uint32_t r = 0; r < 2; r++)
+		must_guard(&e[r]);
+	must_wait(&e[0], 1, CKPT_COMMITTED);
+	assert_true(rpc_take(e[0].c, UINT64_MAX));
+	host_restart(&H);
+	must_reattach(&e[1], 1);
+	rpc_give(e[0].c);
+	must_reattach(&e[0], 1);
+	assert_soon(atomic_load(&atomic_load(&e[0].c->link)->job->ready_epoch) != 0);
+	for (uint32_t r = 0; r < 2; r++)
+		must_step(&e[r], 2, CKPT_PERSIST);
+	for (uint32_t r = 0; r < 2; r++)
+		must_guard(&e[r]);
+	must_wait(&e[0], 2, CKPT_COMMITTED);
+	rank_close(&K, 0);
+	K.c = NULL;
+	ranks_close(e, 2);
 }
 
 /* --- what is superseded amid a commit --- */
