@@ -428,8 +428,9 @@ struct ckpt_opts {
 	 * never the newest step, the newest one that it has verified, nor one that is held, tagged,
 	 * damaged or being read. If none is set, the policy stays as it is; a job without one keeps
 	 * the steps that the options of its ckptd say, or all. Rank 0's count; the library sets it
-	 * once, when it has first attached, and logs a warning if it cannot be set. keep_last: the n
-	 * newest. keep_every: steps that are multiples of it */
+	 * once, when it has first attached, and logs a warning if it cannot be set; that of a launch
+	 * beside another one (ckpt_attach) is set when it has the job. keep_last: the n newest.
+	 * keep_every: steps that are multiples of it */
 	uint32_t keep_last;
 	uint32_t pad_keep;
 	uint64_t keep_every;

@@ -176,7 +176,7 @@ void keep_put(const struct job *j, struct wire_report_job *to)
 
 struct setting {
 	struct task task;
-	struct session *s;   /* busy */
+	struct session *s;   /* busy; NULL: nobody waits */
 	struct job *job;     /* keeping: not freed */
 	struct place *place; /* reference */
 	struct retain_policy rules;
@@ -198,39 +198,57 @@ static void setting_done(struct task *t)
 	struct session *s = x->s;
 
 	x->job->keeping--;
-	if (x->rc == 0) {
+	if (x->rc == 0)
 		(void)policy_note(x->job, x->place, &x->now);
-		session_ok(s);
-	} else {
+	else
 		job_error(x->job, 0, x->err.msg);
+	if (s && x->rc == 0)
+		session_ok(s);
+	else if (s)
 		session_refuse(s, x->rc, x->err.msg);
-	}
 	place_unref(x->place);
 	free(x);
-	session_unbusy(s);
+	if (s)
+		session_unbusy(s);
+}
+
+static int setting_start(struct session *s, struct launch *l, const struct retain_policy *rules)
+{
+	struct setting *x = calloc(1, sizeof *x);
+
+	if (!x)
+		return -ENOMEM;
+	*x = (struct setting){
+		.s = s, .job = l->job, .place = place_ref(l->place), .rules = *rules
+	};
+	x->job->keeping++;
+	if (s)
+		session_busy(s);
+	device_task(x->place->device, LANE_ASK, &x->task, setting_run, setting_done);
+	return 0;
 }
 
 void keep_set(struct session *s, const struct wire_keep *m)
 {
 	struct retain_policy rules = { 0 };
+	struct launch *l = s->launch;
 	struct ckpt_err err = { 0 };
-	struct setting *x = NULL;
 
 	if (retain_lines(&rules, m->rules, &err) < 0) {
 		session_refuse(s, err.code == -EOPNOTSUPP ? -EPROTO : err.code, err.msg);
-		return;
-	}
-	x = calloc(1, sizeof *x);
-	if (!x) {
+	} else if (l->unclaimed && !MUTANT(POLICY_FROM_BESIDE)) {
+		l->keep = rules;
+		session_ok(s);
+	} else if (setting_start(s, l, &rules) < 0) {
 		session_refuse(s, -ENOMEM, "ckptd has no memory for a policy");
-		return;
 	}
-	*x = (struct setting){
-		.s = s, .job = s->launch->job, .place = place_ref(s->launch->place), .rules = rules
-	};
-	x->job->keeping++;
-	session_busy(s);
-	device_task(x->place->device, LANE_ASK, &x->task, setting_run, setting_done);
+}
+
+void keep_claimed(struct launch *l)
+{
+	if (retain_is_policy(&l->keep) && setting_start(NULL, l, &l->keep) < 0)
+		job_error(l->job, 0, "ckptd has no memory for the policy of the launch");
+	l->keep = (struct retain_policy){ 0 };
 }
 
 /* --- removing --- */

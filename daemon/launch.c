@@ -587,6 +587,7 @@ void launch_claimed(struct launch *l, struct job *j, uint64_t generation)
 		for (uint32_t i = 0; i < l->nslot; i++)
 			slot_give(l, i);
 	}
+	keep_claimed(l);
 	job_log(j, LOG_NOTICE, "launch",
 		": a launch marks its first step and takes the job over, generation %" PRIu64,
 		generation);

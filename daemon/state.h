@@ -553,8 +553,9 @@ struct launch {
 	/* See holder.h. marked: besides what its pages say; takeover: it may end a launch that has
 	 * marked; claims: it is about to; refused: a newer step was there */
 	bool unclaimed, marked, takeover, claims, refused;
-	uint64_t back;	       /* as wire_restored */
-	bool awaits;	       /* all ranks wait in ckpt_restore for copies to end */
+	uint64_t back;		   /* as wire_restored */
+	struct retain_policy keep; /* KEEP came before it had a claim; all zero: none came */
+	bool awaits;		   /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	struct lineage_known known;		 /* the task's that commits */
@@ -915,6 +916,8 @@ void keep_committed(struct job *j);
 void keep_forget(struct job *j);
 /* KEEP of a rank: sets the job's policy, and answers. */
 void keep_set(struct session *s, const struct wire_keep *m);
+void keep_claimed(
+	struct launch *l); /* the launch has a claim now: what it was sent before counts */
 void keep_put(const struct job *j, struct wire_report_job *to);
 /* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
  * -ENOSPC and a sentence. It writes nothing. Worker. */

@@ -235,8 +235,9 @@ struct wire_seed {
 };
 
 /* The job's policy from now on (store/store_policy.h): rules as retain_lines_print writes them. It
- * is on disk when OK comes. Of a launch rank 0 sends it, once, after its first WELCOME. -EINVAL, and
- * the errors of store_policy_set. */
+ * is on disk when OK comes; that of a launch without a claim is set when it has one (CLAIM). Of a
+ * launch rank 0 sends it, once, after its first WELCOME. -EINVAL, and the errors of
+ * store_policy_set. */
 struct wire_keep {
 	struct wire_head head;
 	char rules[RETAIN_TEXT_MAX];

@@ -7,6 +7,7 @@
  */
 #include "ckpt/client/handle.h"
 #include "ckpt/store/claimer.h"
+#include "ckpt/store/store_policy.h"
 #include "daemon/holder.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
@@ -343,6 +344,43 @@ TEST(a_first_mark_behind_a_newer_commit_takes_nothing_and_one_after_another_rest
 	K.c = NULL;
 	rank_close(&e, 0);
 	assert_true(host_has(&H, job, 4));
+}
+
+static enum store_policy_state policy_of(const char *job, uint64_t *ret_last)
+{
+	struct store s = { .ops = &io_ops_posix,
+			   .format = &format_native,
+			   .job_fd = host_job_fd(&H, job) };
+	struct store_policy now;
+
+	store_policy_read(&s, &now);
+	(void)close(s.job_fd);
+	*ret_last = now.rules.keep_last;
+	return now.state;
+}
+
+TEST(the_policy_of_a_launch_beside_the_holder_is_set_when_it_has_the_job)
+{
+	const char *job = new_job();
+	struct rank e = { 0 };
+	uint64_t last;
+
+	open_one(&K, job, "fsdp=1", .launch = 8, .fresh = true, .keep_last = 5);
+	save(&K, 1);
+	open_one(&e, job, "fsdp=1", .launch = 9, .flags = CKPT_REQUIRE | CKPT_TAKEOVER,
+		 .keep_last = 1);
+	must_restore(&e, CKPT_LATEST, 0);
+	save(&K, 2);
+	save(&K, 3);
+	assert_int_equal(policy_of(job, &last), STORE_POLICY_SET);
+	assert_int_equal(last, 5);
+	assert_int_equal(rank_step(&e, 3, 0), -ESTALE); /* nor by a mark that takes nothing */
+	must_restore(&e, CKPT_LATEST, 0);
+	save(&e, 4);
+	assert_soon(policy_of(job, &last) == STORE_POLICY_SET && last == 1);
+	rank_close(&K, 0);
+	K.c = NULL;
+	rank_close(&e, 0);
 }
 
 TEST(who_takes_over_marks_into_slots_that_it_had_no_memory_for_before)
