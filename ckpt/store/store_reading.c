@@ -330,7 +330,7 @@ struct look {
 	uint64_t now_ns;
 	struct name *seen;
 	uint32_t n, cap;
-	bool more;
+	bool more; /* than it takes: what the dead left goes, and it looks again */
 };
 
 static bool is_own(uint32_t nonce)
@@ -355,7 +355,8 @@ static int look_add(void *arg, const char *file, unsigned char d_type)
 		memcpy(name.file, file, strlen(file) + 1);
 	else if (!name_parse(file, &name) || is_own(name.nonce))
 		return 0;
-	if (l->n == SEEN_MAX)
+	l->more = l->n == SEEN_MAX;
+	if (l->more)
 		return -E2BIG;
 	if (!ARRAY_GROW(l->seen, l->n, l->cap))
 		return -ENOMEM;
@@ -408,18 +409,24 @@ static int look_once(struct look *l, uint64_t step, char who[WHO_MAX])
 	int found = 0, r;
 
 	l->n = 0;
+	l->more = false;
 	r = l->s->ops->list(l->s->ops->ctx, l->fd, look_add, l);
+	if (l->more)
+		r = 0;
 	if (!r && l->n)
 		r = now_ask(l);
 	for (uint32_t i = 0; !r && i < l->n; i++) {
 		int is = name_judge(l, &l->seen[i]);
 
-		if (l->seen[i].step != step || is == 0 || MUTANT(READINGS_IGNORED))
+		if (step == UINT64_MAX || l->seen[i].step != step || is == 0 ||
+		    MUTANT(READINGS_IGNORED))
 			continue;
 		if (is == 1)
 			who_print(l->seen[i].file, who);
 		found = is == 1 ? -EAGAIN : found ? found : is;
 	}
+	if (!found && l->more)
+		found = -ENOENT;
 	return r ? r : found;
 }
 

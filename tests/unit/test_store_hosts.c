@@ -401,6 +401,30 @@ TEST(what_the_dead_left_is_removed)
 	assert_int_equal(names_of("lock-now-"), 0);
 }
 
+TEST(a_removal_that_asks_for_the_time_disturbs_no_other)
+{
+	left_by_another(STORE_CLAIMS "/reading-000000000050-00000001.0-gone.1", 700);
+	left_by_another(STORE_CLAIMS "/lock-now-00000001", 60);
+	prune_on(&there, false);
+	assert_listed("50");
+	assert_int_equal(names_of("reading-"), 0);
+	assert_int_equal(names_of("lock-now-"), 1);
+}
+
+TEST(readers_that_died_in_any_number_hinder_removals_no_longer_than_one)
+{
+	char name[STORE_DIR_MAX];
+
+	for (uint32_t i = 0; i < 5000; i++) {
+		(void)snprintf(name, sizeof name, STORE_CLAIMS "/reading-%012u-%08x.0-gone.1", 50,
+			       i + 1);
+		left_by_another(name, 700);
+	}
+	prune_on(&there, false);
+	assert_listed("50");
+	assert_int_equal(names_of("reading-"), 0);
+}
+
 static void point_come(void *ctx, const char *name)
 {
 	(void)ctx;
