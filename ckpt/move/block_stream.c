@@ -5,7 +5,8 @@
  * queue, the workers' queue or one worker, the queue of what is done. The calling thread alone
  * moves it out of the first, second and last. Between two streams all of them belong to nobody. The
  * buffers of a room that was closed are kept for the next one, for the kernel clears fresh memory
- * before it gives it, which costs as much as reading it; it may take them back meanwhile.
+ * before it gives it, which costs as much as reading it. They are not MADV_FREE meanwhile: a kernel
+ * before 5.18 takes such a page back even while a direct read writes to it, and zeros are read.
  */
 #include "ckpt/move/block_stream.h"
 #include "ckpt/base/atomic.h"
@@ -15,7 +16,6 @@
 #include "ckpt/base/util.h"
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #define WORKERS_MAX 4
 #define INLINE_BLOCKS 2 /* so few are done before threads would have started */
@@ -102,9 +102,6 @@ static void buffers_keep(uint8_t *mem, size_t bytes)
 
 	if (k) {
 		*k = (struct kept){ mem, bytes };
-#ifdef MADV_FREE
-		(void)madvise(mem, bytes, MADV_FREE);
-#endif
 		if (!MUTANT(BUFFERS_FRESH) && atomic_compare_exchange_strong(&kept, &none, k))
 			return;
 		free(k);
