@@ -1017,11 +1017,19 @@ static void declare_answer(const struct declare *c, const struct member *m)
 	session_reply(c->s, &w, WIRE_SEALED, fd, nfd);
 }
 
+/* What was marked before is copied by the rows of then; and what the rank has passed before it
+ * sealed tears nothing that is marked from now on. */
+static void declare_ring(struct launch *l, struct member *m)
+{
+	launch_ring(l);
+	m->passed = m->page ? load_acquire(&m->page->passed_step) : 0;
+}
+
 static void declare_sealed(struct declare *c, struct member *m)
 {
 	struct launch *l = c->l;
 
-	launch_ring(l); /* what was marked before is copied by the rows of then */
+	declare_ring(l, m);
 	decl_unref(m->decl);
 	m->decl = TAKE(c->decl);
 	m->touched = false;
@@ -1038,13 +1046,13 @@ static void declare_sealed(struct declare *c, struct member *m)
 	cover_start(l);
 }
 
-/* A later rev of this rank alone. What was marked before it is copied by the rows of then, into the
- * slots of then: these snaps hold them. The rank marks nothing more before it has the answer. */
+/* A later rev of this rank alone. What was marked before it is copied into the slots of then: these
+ * snaps hold them. The rank marks nothing more before it has the answer. */
 static void declare_revised(struct declare *c, struct member *m)
 {
 	bool others = c->slot[0] != NULL;
 
-	launch_ring(c->l);
+	declare_ring(c->l, m);
 	decl_unref(m->decl);
 	m->decl = TAKE(c->decl);
 	for (uint32_t i = 0; i < c->nslot && others; i++) {

@@ -866,12 +866,13 @@ static void launch_check(struct launch *l)
 	launch_unref(l);
 }
 
-/* It marked the step, or a later one, without a ticket. */
+/* It marked the step, or a later one, without a ticket, and has not sealed since. */
 static bool rank_passes(const struct snap *s, uint32_t r)
 {
-	const struct shared_rank *page = s->launch->member[r].page;
+	const struct member *m = &s->launch->member[r];
+	uint64_t passed = m->page ? load_acquire(&m->page->passed_step) : 0;
 
-	return s->step_known && page && load_acquire(&page->passed_step) > s->step &&
+	return s->step_known && passed != m->passed && passed > s->step &&
 	       !MUTANT(TICKET_LOST_UNSAID);
 }
 

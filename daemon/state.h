@@ -533,8 +533,9 @@ struct member {
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	struct adopt adopt[WIRE_SLOTS_MAX];
 	uint64_t marks_seen;
-	uint32_t round; /* restores finished */
-	bool asked;	/* waits in the present round */
+	uint64_t passed; /* passed_step of its page when it declared last */
+	uint32_t round;	 /* restores finished */
+	bool asked;	 /* waits in the present round */
 	struct wire_restore want;
 	uint64_t asked_ns;
 	struct landing *landing; /* NULL: nothing of its own memory is restored */

@@ -275,7 +275,8 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
 	_Atomic uint64_t waited_step;	 /* 1 + step of the newest ckpt_wait */
 	/* 1 + the newest step that it marked and asked no ticket for, because it must seal again:
-	 * the other ranks, which may have one, need not wait for its record. 0: it has asked since */
+	 * the other ranks, which may have one, need not wait for its record. 0: it has asked since. It
+	 * says nothing of steps that are marked after its next DECLARE */
 	_Atomic uint64_t passed_step;
 	/* [n % SHARED_CHANGED] is n: snapshot n was found to be changed before its guard */
 	_Atomic uint64_t changed[SHARED_CHANGED];

@@ -213,4 +213,28 @@ TEST(a_step_that_a_rank_skipped_without_a_ticket_is_not_waited_for)
 	all_leave(R, 2, D);
 }
 
+/* It goes back to a step before the one that it skipped without a ticket. */
+TEST(what_a_rank_skipped_before_it_sealed_tears_no_later_mark)
+{
+	const struct proc_opts o = { .guard = CKPT_FINISH, .only_weights = true };
+
+	procs_start(R, 2, o);
+	train(R, 2, 1, 0, CKPT_COMMITTED);
+	assert_int_equal(tell(&R[1], (struct order){ .verb = DECLARE_REST }), 0);
+	assert_int_equal(snap(&R[1], 9, 0), CKPT_SKIPPED);
+	assert_int_equal(tell(&R[0], (struct order){ .verb = DECLARE_REST }), 0);
+	assert_int_equal(seal(R, 2), 0);
+	assert_int_equal(snap(&R[0], 2, 0), 0);
+	assert_int_equal(guard(&R[0]), 0);
+	assert_int_equal(tell(&R[0], (struct order){ .verb = WAIT,
+						     .step = 2,
+						     .state = CKPT_STAGED,
+						     .ns = NS_PER_S / 2 }),
+			 -ETIMEDOUT); /* it waits for the other rank */
+	assert_int_equal(snap(&R[1], 2, 0), 0);
+	assert_int_equal(guard(&R[1]), 0);
+	assert_int_equal(wait_all(R, 2, 2, CKPT_COMMITTED), 0);
+	all_leave(R, 2, D);
+}
+
 UNIT(.setup = procs_setup, .teardown = procs_teardown);
