@@ -26,7 +26,7 @@ struct waiting {
 	uint32_t want; /* enum wire_step_state: STAGED, PERSISTED, COMMITTED */
 	uint64_t step, began_ns, until;
 	const char *name;     /* of the job, or STORE/NAME; NULL: not said */
-	char named[PATH_MAX]; /* the same out of the address */
+	char named[PATH_MAX]; /* the same, without an @ behind it */
 	char in_store
 		[PATH_MAX]; /* what only the store knows: a tag, latest~2; "": the step is known */
 	/* 1 + step, as the daemon's last answer had them; 0: none, or no answer */
@@ -71,6 +71,7 @@ static int take_address(struct waiting *w, const char *text, struct ckpt_err *er
 {
 	const char *job = w->c->value[OPT_JOB];
 	struct address a;
+	bool apart; /* the job is --job's */
 	int rc = address_parse(text, &a, err);
 
 	if (rc)
@@ -83,13 +84,19 @@ static int take_address(struct waiting *w, const char *text, struct ckpt_err *er
 	if (job && w->named[0])
 		return ckpt_error(err, -EINVAL, "\"%.80s\" already names the job: omit --job %.80s",
 				  text, job);
-	w->name = w->named[0] ? w->named : job;
+	apart = !w->named[0];
+	if (apart)
+		rc = daemon_ask_name(w->c, NULL, w->named, &w->name, err);
+	else
+		w->name = w->named;
+	if (rc)
+		return rc;
 	w->step = a.kind == ADDRESS_STEP ? a.n : LATEST;
 	if (w->step == LATEST && a.kind == ADDRESS_STEP)
 		return ckpt_error(err, -EINVAL, "no step has the number %.60s", a.what);
 	if (a.kind == ADDRESS_TAG || (a.kind == ADDRESS_LATEST && a.n))
-		snprintf(w->in_store, sizeof w->in_store, "%s%s%s", job && !w->named[0] ? job : "",
-			 job && !w->named[0] ? "@" : "", text);
+		snprintf(w->in_store, sizeof w->in_store, "%s%s%s", apart && w->name ? w->name : "",
+			 apart && w->name ? "@" : "", text);
 	return 0;
 }
 

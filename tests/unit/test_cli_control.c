@@ -493,6 +493,7 @@ TEST(all_verbs_that_ask_the_daemon_choose_the_job_alike)
 		{ .argument = "job1@" },
 		{ .argument = job1 },
 		{ .job = "job1" },
+		{ .job = "job1@" },
 		{ .job = job1 },
 		{ .store = job1 },
 		{ .env = job1 },
