@@ -208,7 +208,7 @@ static void place_draw(const struct canary_map *m, const struct canary_live *l, 
 
 static void place_touch(const struct canary_map *m, const struct canary_place *p)
 {
-	for (uint32_t i = 0; i < m->nslot; i++) {
+	for (uint32_t i = 0; i < m->nthere; i++) {
 		(void)*(const volatile uint8_t *)(m->slot[i] + p->dst);
 		(void)*(const volatile uint8_t *)(m->slot[i] + p->dst + p->len - 1);
 	}

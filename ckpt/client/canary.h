@@ -86,6 +86,9 @@ struct canary_live {
 struct canary_map {
 	uint64_t serial;
 	uint32_t epoch, nslot, nrow, nsegment;
+	/* (draw) so many of the slots are in memory. What lies behind is mapped, and a touch would
+	 * take memory that nobody has allowed */
+	uint32_t nthere;
 	const uint8_t *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes;
 	const struct wire_row *row;
@@ -129,7 +132,7 @@ void canary_destroy(struct canary *x);
 
 /* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are
  * the caller's, which fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources,
- * rng. */
+ * rng; and nthere whenever it changes. */
 int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
 		    struct canary_map **ret);
 void canary_map_free(struct canary_map *m);

@@ -74,8 +74,10 @@ static void places_draw(struct ckpt *c, uint32_t words, uint32_t pages)
 	pthread_mutex_lock(&x->draw);
 	m = atomic_load(&x->map);
 	/* Not before the daemon has the slots in memory: a touch would make small pages of them. */
-	if (m && atomic_load(&l->job->ready_epoch) == m->epoch)
+	if (m && atomic_load(&l->job->ready_epoch) == m->epoch) {
+		m->nthere = MIN(m->nslot, atomic_load(&l->job->nslot));
 		canary_draw(m, words, pages);
+	}
 	pthread_mutex_unlock(&x->draw);
 }
 

@@ -301,6 +301,33 @@ TEST(no_third_slot_comes_where_there_is_no_memory_or_slots_are_given)
 	assert_int_equal(said_times(&daemon_said, GROWN), 0);
 }
 
+/* Pages of it that are in memory. */
+static int64_t third_blocks(const struct rank *k)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(k->c->slot[2].fd, &st), 0);
+	return st.st_blocks;
+}
+
+TEST(a_third_slot_that_nobody_has_yet_takes_no_memory)
+{
+	struct plan_of_job p = plan("later", "fsdp=1", .check = 1);
+
+	start();
+	atomic_store(&there, 64 * MIB);
+	rank_open(&K, &p, 0);
+	for (uint64_t step = 1; step <= 40; step++)
+		take(&K, step, CKPT_STAGE_ONLY);
+	assert_int_equal(third_blocks(&K), 0);
+	write_slowly(&K, 41, 46); /* it is refused */
+	said_await(&daemon_said, "writing is slow, and there is no third slot");
+	for (uint64_t step = 47; step <= 80; step++)
+		take(&K, step, CKPT_STAGE_ONLY);
+	assert_int_equal(third_blocks(&K), 0);
+	rank_close(&K, 0);
+}
+
 static void grown_script(struct rank *k)
 {
 	for (uint64_t step = 1; step <= 8; step++) {
