@@ -195,24 +195,30 @@ static int seen_refuse(const struct store *s, const struct seen *x, struct ckpt_
 			  x->c.daemon.pid, newest);
 }
 
-/* False: it says nothing, or it is this daemon's own. */
-static bool claim_seen(const struct daemon *d, struct store *s, struct seen *x)
+/* 1: it is another daemon's. 0: it says nothing, or it is this daemon's own. Of a claim that another
+ * user alone may read nobody here can know anything. */
+static int claim_seen(const struct daemon *d, struct store *s, struct seen *x, struct ckpt_err *err)
 {
 	const struct claimer_process me = claimer_process(getpid());
-	struct ckpt_err none;
+	int rc;
 
-	*x = (struct seen){ 0 };
-	if (claimer_read(s, &x->generation, &x->c, &x->age_ns, &none) < 0 || !x->generation)
-		return false;
+	*x = (struct seen){ .life = CLAIMER_ELSEWHERE };
+	rc = claimer_read(s, &x->generation, &x->c, &x->age_ns, err);
+	if (rc == -EACCES && x->generation)
+		return 1;
+	if (rc < 0)
+		return rc == -ENODATA || MUTANT(UNREAD_CLAIM_IS_DEAD) ? 0 : rc;
+	if (!x->generation)
+		return 0;
 	claimer_here(d->opts.host, &x->here);
 	if (strcmp(x->c.at.boot, x->here.boot) == 0 && x->c.at.space == x->here.space &&
 	    x->c.daemon.pid == me.pid && x->c.daemon.start == me.start)
-		return false;
+		return 0;
 	x->life = claimer_life(&x->c.process, &x->c.at, &x->here);
 	x->served = claimer_life(&x->c.daemon, &x->c.at, &x->here) != CLAIMER_DEAD;
 	if (x->life != CLAIMER_DEAD)
 		x->newest = newest_of(s, x->generation, &x->newest_wall_ns);
-	return true;
+	return 1;
 }
 
 int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h, pid_t pid,
@@ -220,10 +226,11 @@ int holder_look(const struct daemon *d, struct store *s, const struct wire_hello
 {
 	const struct claimer_process asks = claimer_process(pid);
 	struct seen x;
+	int rc = claim_seen(d, s, &x, err);
 
-	*ret = STAND_CLAIM;
-	if (!claim_seen(d, s, &x))
-		return 0;
+	*ret = rc < 0 ? STAND_REFUSE : STAND_CLAIM;
+	if (rc <= 0)
+		return rc;
 	if (seen_same_launch(&x, h)) {
 		*ret = STAND_REFUSE;
 		return ckpt_error(

@@ -36,7 +36,8 @@
  * made it (claimer.h). That process lives, or is dead, or nobody here can know; nor if its daemon is
  * dead, because it may have detached before. It has marked if a step of its generation is committed.
  * A claim that says nothing counts as a dead one's, and so does one of the asking process itself: it
- * was attached to another daemon before.
+ * was attached to another daemon before. Of a claim that another user alone may read nobody here can
+ * know; and whoever cannot read it for another reason is refused, and claims nothing.
  *
  * Ranks of one launch that come to two daemons: the second daemon finds its rank's own token in the
  * claim of the first; or, without tokens, a claim of a launch with as many ranks and another rank,
@@ -55,7 +56,7 @@ enum stand holder_stand(const struct job *j, const struct wire_hello *h);
 /* Who has it: for -EBUSY and -ESTALE. */
 void holder_say(const struct job *j, char *ret, size_t bytes);
 /* The same of the claim on disk: of a launch that asks for it by this message, of this process. err:
- * -EBUSY or -EINVAL, with STAND_REFUSE. Worker. */
+ * -EBUSY or -EINVAL, or what reading it has ended with, with STAND_REFUSE. Worker. */
 int holder_look(const struct daemon *d, struct store *s, const struct wire_hello *h, pid_t pid,
 		enum stand *ret, struct ckpt_err *err);
 /* Who the claim that this rank makes says it is. */

@@ -155,33 +155,47 @@ int claimer_probe(const struct store *s, struct io_stat *ret)
 	return r;
 }
 
-int claimer_read(const struct store *s, uint64_t *ret_generation, struct claimer *ret,
-		 uint64_t *ret_age_ns, struct ckpt_err *err)
+/* -ENOENT, -ESTALE: another claim has come, and swept it away. */
+static int line_await(const struct store *s, const struct store_claimed *c,
+		      char ret[CLAIMER_TEXT + 16], struct io_stat *ret_stat)
 {
 	const struct timespec nap = { .tv_nsec = READ_NAP_NS };
-	struct store_claimed top;
-	char path[STORE_DIR_MAX], text[CLAIMER_TEXT + 16];
-	struct io_stat st = { 0 }, now;
-	int n, r = store_claim_highest(s, &top, err);
+	char path[STORE_DIR_MAX];
+	int n = snprintf(path, sizeof path, STORE_CLAIMS "/gen-%08" PRIu64, c->generation), r = 0;
 
-	*ret_generation = r ? 0 : top.generation;
-	*ret_age_ns = UINT64_MAX;
-	if (r || !top.generation)
-		return r;
-	n = snprintf(path, sizeof path, STORE_CLAIMS "/gen-%08" PRIu64, top.generation);
-	if (top.takeover)
-		(void)snprintf(path + n, sizeof path - (size_t)n, ".%" PRIu32, top.takeover);
+	if (c->takeover)
+		(void)snprintf(path + n, sizeof path - (size_t)n, ".%" PRIu32, c->takeover);
 	for (uint32_t i = 0; i < READ_TRIES; i++) {
-		r = text_read(s, path, text, &st);
-		if (r || strchr(text, '\n'))
+		r = text_read(s, path, ret, ret_stat);
+		if (r || strchr(ret, '\n'))
 			break;
 		(void)nanosleep(&nap, NULL);
 	}
-	if (r == -ENOENT)
-		return -ENODATA; /* another claim has come, and swept it away */
+	return r;
+}
+
+int claimer_read(const struct store *s, uint64_t *ret_generation, struct claimer *ret,
+		 uint64_t *ret_age_ns, struct ckpt_err *err)
+{
+	char text[CLAIMER_TEXT + 16];
+	struct io_stat st = { 0 }, now;
+	int r = -ENOENT;
+
+	*ret_age_ns = UINT64_MAX;
+	for (uint32_t i = 0; i < STORE_TRIES_MAX && (r == -ENOENT || r == -ESTALE); i++) {
+		struct store_claimed top;
+
+		r = store_claim_highest(s, &top, err);
+		*ret_generation = r ? 0 : top.generation;
+		if (r || !top.generation)
+			return r;
+		r = line_await(s, &top, text, &st);
+	}
+	if (r == -ENOENT || r == -ESTALE)
+		return ckpt_error(err, -EBUSY, "job %s: its claims change all the time", s->job);
 	if (r)
 		return store_fail(err, r, "job %s: cannot read the claim of launch %" PRIu64,
-				  s->job, top.generation);
+				  s->job, *ret_generation);
 	if (!claimer_parse(text, ret))
 		return -ENODATA;
 	if (claimer_probe(s, &now) == 0 && now.modified_ns && st.modified_ns)

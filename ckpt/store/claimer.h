@@ -57,7 +57,8 @@ int claimer_probe(const struct store *s, struct io_stat *ret);
 /*
  * The highest claim of the job. *ret_generation: 0: there is none. 0: *ret says who made it, and
  * *ret_age_ns, by the clock of the file system, how long ago (UINT64_MAX: unknown). -ENODATA: its
- * file says nothing. To read the clock it makes a file in .ckptd and removes it.
+ * file says nothing. Any other error: it is not known. To read the clock it makes a file in .ckptd
+ * and removes it.
  */
 int claimer_read(const struct store *s, uint64_t *ret_generation, struct claimer *ret,
 		 uint64_t *ret_age_ns, struct ckpt_err *err);

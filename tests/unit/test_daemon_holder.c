@@ -580,6 +580,48 @@ TEST(a_first_mark_decides_between_two_daemons_too)
 	assert_int_equal(host_committed(&H, job, (uint64_t[8]){ 0 }, 8), 4);
 }
 
+/* Claims that cannot be read, once each is asked for; the error. */
+static int unread;
+static struct io_ops unreadable;
+
+static int unreadable_open(void *ctx, int dirfd, const char *path, int flags, uint32_t mode)
+{
+	if (unread && strstr(path, "gen-") && (flags & O_ACCMODE) == O_RDONLY)
+		return unread;
+	return io_ops_posix.open(ctx, dirfd, path, flags, mode);
+}
+
+TEST(a_claim_that_cannot_be_read_is_not_a_dead_ones)
+{
+	static const struct {
+		int error, attach;
+	} cases[] = { { -EIO, -EIO }, { -EACCES, 0 }, { -ENOENT, -EBUSY } };
+
+	unreadable = host_ops;
+	unreadable.open = unreadable_open;
+	B = H;
+	B.d = NULL;
+	snprintf(B.socket, sizeof B.socket, "%s/other", H.dir);
+	B.opts.host = "elsewhere";
+	host_start(&B, &unreadable);
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		const char *job = new_job();
+		struct wire_hello h = { .nslot = 2, .launch = 2 };
+		struct comer a, b;
+
+		come(&a, H.socket, &first, job);
+		assert_int_equal(a.w.generation, 1);
+		unread = cases[i].error;
+		come(&b, B.socket, &h, job);
+		unread = 0;
+		assert_int_equal(b.code, cases[i].attach);
+		assert_int_equal(b.w.generation, 0);
+		leave(&b);
+		leave(&a);
+	}
+	host_stop(&B);
+}
+
 /* --- whose directory it is --- */
 TEST(a_directory_of_another_user_is_attached_to_only_if_that_is_said)
 {
