@@ -32,6 +32,14 @@ bool launch_lives(const struct launch *l)
 	return lives;
 }
 
+bool launch_is_of(const struct launch *l, const struct wire_hello *h)
+{
+	if (h->launch && h->launch == l->launched_by)
+		return true;
+	return h->token && h->token == l->token && h->world == l->world && !l->nlost &&
+	       !l->member[h->rank].attached && !MUTANT(TOKEN_JOINS_NOTHING);
+}
+
 bool launch_marked(const struct launch *l)
 {
 	bool marked = l->marked;
@@ -254,13 +262,20 @@ int holder_look(const struct daemon *d, struct store *s, const struct wire_hello
 }
 
 /* --- jobs beside another one --- */
+static bool beside_is_of(const struct job *k, const struct wire_hello *h)
+{
+	if (k->claiming)
+		return (h->launch && h->launch == k->launched_by) ||
+		       (h->token && h->token == k->token);
+	return launch_attached(k->launch) && launch_is_of(k->launch, h);
+}
+
 struct job *holder_beside(struct job *j, const struct wire_hello *h, bool make)
 {
 	struct job *k = j->d->jobs;
 
 	for (; k; k = k->next)
-		if (k->beside == j && k->token == h->launch &&
-		    (k->claiming || launch_attached(k->launch)))
+		if (k->beside == j && beside_is_of(k, h))
 			return k;
 	if (!make || !(k = calloc(1, sizeof *k)))
 		return NULL;
@@ -270,7 +285,8 @@ struct job *holder_beside(struct job *j, const struct wire_hello *h, bool make)
 	k->ino = j->ino;
 	memcpy(k->name, j->name, sizeof k->name);
 	k->beside = j;
-	k->token = h->launch;
+	k->launched_by = h->launch;
+	k->token = h->token;
 	k->next = j->d->jobs;
 	j->d->jobs = k;
 	return k;

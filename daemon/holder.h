@@ -62,6 +62,9 @@ int holder_look(const struct daemon *d, struct store *s, const struct wire_hello
 /* Who the claim that this rank makes says it is. */
 void holder_name(const struct daemon *d, const struct wire_hello *h, pid_t pid,
 		 char ret[CLAIMER_TEXT]);
+/* Is this rank, which gives no generation, one of this launch? The process that started it says so, or
+ * its token, if the place of the rank is free. */
+bool launch_is_of(const struct launch *l, const struct wire_hello *h);
 bool launch_lives(const struct launch *l);
 bool launch_marked(const struct launch *l);
 bool launch_lives_and_marks(const struct launch *l); /* NULL: no */

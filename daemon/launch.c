@@ -176,7 +176,8 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .place = place_ref(j->place),
 			      .refs = 1,
 			      .generation = generation,
-			      .token = h->launch,
+			      .launched_by = h->launch,
+			      .token = h->token,
 			      .run = h->run,
 			      .restart = h->restart,
 			      .takeover = h->flags & WIRE_TAKEOVER,
@@ -755,7 +756,7 @@ void hello_try(struct session *s)
 			       "a newer launch of this job has taken over: stop this one");
 		return;
 	}
-	same = h->generation ? h->generation == l->generation : h->launch && h->launch == l->token;
+	same = h->generation ? h->generation == l->generation : launch_is_of(l, h);
 	if (!same || elsewhere || (l->nlost && (!h->generation || h->flags & WIRE_REATTACH)) ||
 	    (l->state == LAUNCH_ENDED && !(h->flags & WIRE_REATTACH))) {
 		/* A live rank that lost its connection begins the launch anew, and the others, sent

@@ -458,9 +458,9 @@ struct job {
 	struct launch *launch; /* the newest; NULL before the first */
 	uint64_t run, restart; /* of the newest launch before that, which had marked */
 	/* This is not the job itself, but a launch that attached beside its holder (holder.h), and
-	 * the launch's hello.launch */
+	 * what the launch's first HELLO said */
 	struct job *beside;
-	uint64_t token;
+	uint64_t launched_by, token;
 	struct snap *snaps;	 /* of all launches, newest first */
 	struct snap *writing;	 /* at most one at a time */
 	struct passing *passing; /* a walk that writes nothing; NULL */
@@ -549,8 +549,8 @@ struct launch {
 	struct place *place; /* where it commits, as long as it lives */
 	uint32_t refs;
 	/* base: 1 + the step on disk from which its line goes on, as it has restored; 0: none */
-	uint64_t generation, token, base;
-	uint64_t run, restart; /* as wire_hello */
+	uint64_t generation, base;
+	uint64_t launched_by, token, run, restart; /* launch, token, ... of wire_hello */
 	/* See holder.h. marked: besides what its pages say; takeover: it may end a launch that has
 	 * marked; claims: it is about to; refused: a newer step was there */
 	bool unclaimed, marked, takeover, claims, refused;

@@ -51,6 +51,7 @@
 	X(OVERTAKEN_CRIED, daemon, "a restart logs no error about the launch before it") \
 	X(FIRST_MARK_WINS, daemon, "a first mark takes nothing from a launch that lives and marks") \
 	X(CLAIM_OF_ANOTHER_RANK_UNSEEN, client, "a launch that took over comes back whole, whichever rank asked") \
+	X(TOKEN_JOINS_NOTHING, daemon, "ranks of one token that come to one daemon are one launch") \
 	X(UNREAD_CLAIM_IS_DEAD, daemon, "a claim that cannot be read is not overtaken") \
 	X(POLICY_FROM_BESIDE, daemon, "who attaches beside the holder sets no policy") \
 	X(OWN_TOKEN_UNSEEN, daemon, "ranks of one launch on two daemons find out") \

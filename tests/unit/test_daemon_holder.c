@@ -272,6 +272,48 @@ TEST(a_job_whose_launcher_restarts_it_is_not_kept_from_it_by_who_came_between)
 	(void)waitpid(pid, NULL, 0);
 }
 
+/* Ranks whose launcher has started each of them by a process of its own: by their token they are one
+ * launch, with the job and beside its holder. Who has the place of a rank already is another one. */
+TEST(ranks_of_one_token_are_one_launch_whatever_their_parents)
+{
+	for (uint32_t beside = 0; beside < 2; beside++) {
+		const char *job = new_job();
+		struct wire_hello h = { .nslot = 2, .world = 2, .launch = 1, .token = 5 };
+		struct comer holder = { .a.sock = -1 }, rank[2], second, other;
+		uint64_t generation;
+
+		if (beside) {
+			(void)holder_make(MARKED, job, &holder);
+			h.flags = WIRE_TAKEOVER;
+		}
+		for (uint32_t r = 0; r < 2; r++) {
+			h.rank = r;
+			h.launch = 1 + r;
+			come(&rank[r], H.socket, &h, job);
+			assert_int_equal(rank[r].code, 0);
+			assert_int_equal(rank[r].w.generation, beside ? 0 : 1);
+		}
+		h.launch = 3;
+		come(&second, H.socket, &h, job);
+		assert_int_equal(second.code, 0);
+		assert_int_equal(second.w.generation, 0);
+		h.token = 6;
+		h.flags = 0;
+		for (uint32_t r = 0; r < 2; r++) {
+			assert_int_equal(mark(&rank[r], &generation), 0);
+			assert_int_equal(generation, beside ? 2 : 1);
+		}
+		come(&other, H.socket, &h, job);
+		assert_int_equal(other.code, -EBUSY);
+		leave(&other);
+		leave(&second);
+		leave(&rank[0]);
+		leave(&rank[1]);
+		if (holder.a.sock >= 0)
+			(void)close(holder.a.sock);
+	}
+}
+
 /* --- ranks that train, and ranks that look --- */
 static void *rank_restores(void *arg)
 {
