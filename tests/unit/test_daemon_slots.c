@@ -336,6 +336,7 @@ static void grown_script(struct rank *k)
 		must_guard(k);
 		rank_meet(k);
 	}
+	said_await(&daemon_said, GROWN); /* while its ranks are there */
 }
 
 TEST(all_ranks_get_it_or_none)
