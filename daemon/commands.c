@@ -316,8 +316,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint64_t now,
 		to->flags |= s->flags & TICKET_PERSIST ? WIRE_TO_WRITE : 0;
 		break;
 	case PHASE_STAGED:
-		to->flags |=
-			s->flags && !s->committed && to->state < WIRE_TORN ? WIRE_TO_WRITE : 0;
+		to->flags |= s->flags && !s->committed && to->state < WIRE_TORN ? WIRE_TO_WRITE : 0;
 		break;
 	case PHASE_QUEUED:
 		to->state = WIRE_QUEUED;

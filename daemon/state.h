@@ -917,8 +917,8 @@ void keep_committed(struct job *j);
 void keep_forget(struct job *j);
 /* KEEP of a rank: sets the job's policy, and answers. */
 void keep_set(struct session *s, const struct wire_keep *m);
-void keep_claimed(
-	struct launch *l); /* the launch has a claim now: what it was sent before counts */
+/* The launch has a claim now: what it has asked for before is set. */
+void keep_claimed(struct launch *l);
 void keep_put(const struct job *j, struct wire_report_job *to);
 /* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
  * -ENOSPC and a sentence. It writes nothing. Worker. */

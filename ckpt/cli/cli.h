@@ -221,10 +221,10 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
-	verb_doctor, verb_drain, verb_ema, verb_forget, verb_help, verb_hold, verb_keep, verb_layout, verb_ls,
-	verb_man, verb_plan, verb_prune, verb_release, verb_repair, verb_export, verb_rewind,
-	verb_rm, verb_show, verb_stats, verb_status, verb_tag, verb_trigger, verb_verify,
-	verb_version, verb_wait;
+	verb_doctor, verb_drain, verb_ema, verb_forget, verb_help, verb_hold, verb_keep,
+	verb_layout, verb_ls, verb_man, verb_plan, verb_prune, verb_release, verb_repair,
+	verb_export, verb_rewind, verb_rm, verb_show, verb_stats, verb_status, verb_tag,
+	verb_trigger, verb_verify, verb_version, verb_wait;
 /* By its name or by another word for it; NULL. */
 const struct cli_verb *cli_verb_find(const char *word);
 /* -EINVAL: there is no such verb; the sentence has the nearest one. */

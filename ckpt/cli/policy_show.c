@@ -62,7 +62,7 @@ void policy_put(struct output *o, const struct policy_shown *p)
 					    [WIRE_POLICY_UNREAD] = "unreadable" };
 
 	output_key(o, "options", cell_word(p->rules));
-	output_key(o, "from", cell_text(from[p->from]));
+	output_key(o, "source", cell_text(from[p->from]));
 	output_key(o, "by", cell_word(p->by));
 	output_key(o, "at", cell_unless(CELL_TIME, p->wall_ns, 0));
 }

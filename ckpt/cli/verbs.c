@@ -14,8 +14,8 @@ const struct cli_verb *const cli_verbs[] = {
 	/* to another mesh, or out of here */
 	&verb_plan, &verb_convert, &verb_export, &verb_layout,
 	/* what stays */
-	&verb_keep, &verb_hold, &verb_release, &verb_tag, &verb_prune, &verb_rm, &verb_rewind, &verb_repair,
-	&verb_adopt,
+	&verb_keep, &verb_hold, &verb_release, &verb_tag, &verb_prune, &verb_rm, &verb_rewind,
+	&verb_repair, &verb_adopt,
 	/* the daemon and its machine */
 	&verb_status, &verb_wait, &verb_trigger, &verb_drain, &verb_forget, &verb_doctor,
 	/* the command itself */

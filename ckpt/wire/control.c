@@ -336,10 +336,10 @@ uint64_t control_wall(const struct wire_report *r, uint64_t ns)
 
 bool control_is_staged(const struct wire_report_step *s)
 {
-	return (s->flags & WIRE_HELD) && (s->state == WIRE_STAGED || s->state == WIRE_QUEUED ||
-					  s->state == WIRE_WRITING || s->state == WIRE_PERSISTED ||
-					  s->state == WIRE_COMMITTED || s->state == WIRE_FAILED ||
-					  s->state == WIRE_THINNED);
+	return (s->flags & WIRE_HELD) &&
+	       (s->state == WIRE_STAGED || s->state == WIRE_QUEUED || s->state == WIRE_WRITING ||
+		s->state == WIRE_PERSISTED || s->state == WIRE_COMMITTED ||
+		s->state == WIRE_FAILED || s->state == WIRE_THINNED);
 }
 
 const struct wire_report_step *control_staged(const struct wire_report *r, uint32_t job)

@@ -397,14 +397,13 @@ static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 
 	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
-	w->done = scene_label(f, s, w, 0, 0, true) &&  /* hold 10 */
-		  scene_label(f, s, w, 1, 1, true) &&  /* tag 20 */
-		  scene_policy(s) &&
-		  scene_label(f, s, w, 0, 0, false) && /* release 10 */
-		  scene_prune(f, s, w, 0, false) &&    /* 10 goes, 20 is tagged */
-		  scene_label(f, s, w, 1, 2, true) &&  /* 20 is bad */
-		  scene_label(f, s, w, 2, 1, true) &&  /* the tag moves to 30 */
-		  scene_prune(f, s, w, 1, true);       /* 20 goes */
+	w->done = scene_label(f, s, w, 0, 0, true) &&			  /* hold 10 */
+		  scene_label(f, s, w, 1, 1, true) &&			  /* tag 20 */
+		  scene_policy(s) && scene_label(f, s, w, 0, 0, false) && /* release 10 */
+		  scene_prune(f, s, w, 0, false) &&   /* 10 goes, 20 is tagged */
+		  scene_label(f, s, w, 1, 2, true) && /* 20 is bad */
+		  scene_label(f, s, w, 2, 1, true) && /* the tag moves to 30 */
+		  scene_prune(f, s, w, 1, true);      /* 20 goes */
 	store_close(s);
 }
 

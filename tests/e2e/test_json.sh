@@ -136,6 +136,12 @@ check "wait in vain" json 15 wait 99998 --timeout 200ms
 check "drain" json 0 drain --timeout 20s
 check "drain to another directory" json 0 drain a --to "$tmp/spare" --timeout 20s
 check "status with steps" json 0 status
+check "keep" json 0 keep "$store/a" --last 100
+status_has() { "$ckptctl" status --json | grep -qF -- "$1"; }
+check "what is kept" json 0 keep "$store/a"
+check "ckptd obeys it" within status_has '"options":"--keep-last 100"'
+check "status with a policy" json 0 status
+check "ls with a policy" json 0 ls "$store"
 on_any_machine() { # VERB ARGUMENT...: 0, 3 with warnings, 1 where it fails
 	json 0 "$@" || json 3 "$@" || json 1 "$@"
 }
@@ -160,6 +166,8 @@ check "status with an error" json 3 status
 rm -rf "$store/a"
 mv "$tmp/kept" "$store/a"
 job_kill
+check "its ranks have died" within status_has '"died_at":"'
+check "status of them" json 3 status
 check "the job's memory is given back" within json 0 forget --all "$store/a"
 
 # --- a checkpoint ---
@@ -359,8 +367,6 @@ check "ls of what was adopted" json 0 ls "$tmp/moved"
 check "show of what was adopted" json 0 show "$tmp/moved/$(basename "$dir")"
 check "doctor" on_any_machine doctor --job-size=1M "$tmp"
 check "doctor, with what messages cost" on_any_machine doctor --links="$tmp/links.txt" "$tmp"
-check "keep" json 0 keep "$store/a" --last 100
-check "what is kept" json 0 keep "$store/a"
 check "doctor of a store" on_any_machine doctor "$store"
 check "doctor of nothing" on_any_machine doctor "$tmp/none"
 check "completion" json 0 completion bash

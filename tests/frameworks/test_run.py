@@ -173,7 +173,7 @@ class Policy(One):
             self.kept(job)["options"],
             "--keep-last 1 --keep-every 4 --keep-within 1s --keep-best loss:min:1 --keep-best acc:max:2",
         )
-        self.assertEqual(self.kept(job)["from"], "job")
+        self.assertEqual(self.kept(job)["source"], "job")
         run.detach()
         run = self.attach(job, model, optim, keep_last=2)
         run.restore()

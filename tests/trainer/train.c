@@ -490,8 +490,8 @@ static void attach(struct rank *k)
 	struct ckpt_err e = { 0 };
 	struct ckpt_opts o = {
 		.size = sizeof o,
-		.flags = CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV |
-			 (a->nccl ? CKPT_NCCL : 0u) | a->attach,
+		.flags = CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | (a->nccl ? CKPT_NCCL : 0u) |
+			 a->attach,
 		.job = a->job,
 		.store = a->root,
 		.socket = a->socket,

@@ -58,25 +58,26 @@ TEST(keep_sets_the_policy_of_a_job_and_prints_what_is_in_force)
 	SHOWN_IS(0, "ls", job);
 	RUN("keep", job, "--json");
 	assert_json(0, "ckptd.keep/1",
-		    "{'job':'run', 'changed':false, 'keeps':{'from':'job', 'options':"
+		    "{'job':'run', 'changed':false, 'keeps':{'source':'job', 'options':"
 		    "'--keep-last 3 --keep-every 1000 --keep-within 36h --keep-best loss:min:1'}}");
 	RUN("keep", "run", "-C", root, "--last=2", "--set-aside-for=2w", "--json");
 	assert_json(0, "ckptd.keep/1",
 		    "{'changed':true, 'keeps':{'options':'--keep-last 2 --set-aside-for 2w'}}");
 	RUN_IS(0, "ls", root, "--json");
 	j = json_out("ckptd.ls/1");
-	assert_json_has(first(j, "policies"),
-			"{'job':'run', 'from':'job', 'options':'--keep-last 2 --set-aside-for 2w'}");
+	assert_json_has(
+		first(j, "policies"),
+		"{'job':'run', 'from':'job', 'options':'--keep-last 2 --set-aside-for 2w'}");
 	json_decref(j);
 	SHOWN_IS(0, "keep", "-C", root, "--all"); /* the only job */
 	RUN("keep", "-C", root, "--json");
-	assert_json(0, "ckptd.keep/1", "{'keeps':{'from':'job', 'options':null}}");
+	assert_json(0, "ckptd.keep/1", "{'keeps':{'source':'job', 'options':null}}");
 	assert_true(there(job, 10) && there(job, 20));
 	libc_instead.getpwuid_r = NULL;
 	lone = line(root, "walk", 1);
 	SHOWN_IS(2, "keep", "-C", root, "--last=1");
 	RUN("keep", lone, "--json");
-	assert_json(0, "ckptd.keep/1", "{'keeps':{'from':'none', 'options':null, 'by':null}}");
+	assert_json(0, "ckptd.keep/1", "{'keeps':{'source':'none', 'options':null, 'by':null}}");
 }
 
 TEST(keep_refuses_what_is_no_policy_and_no_job)
@@ -91,7 +92,7 @@ TEST(keep_refuses_what_is_no_policy_and_no_job)
 	RUN_IS(2, "keep", "", "--last=1");
 	RUN_IS(10, "keep", "nobody", "-C", place("wrong"), "--last=1");
 	RUN("keep", job, "--json");
-	assert_json(0, "ckptd.keep/1", "{'keeps':{'from':'none'}}");
+	assert_json(0, "ckptd.keep/1", "{'keeps':{'source':'none'}}");
 }
 
 TEST(a_policy_of_a_newer_version_is_printed_as_one_that_cannot_be_read)
@@ -101,10 +102,10 @@ TEST(a_policy_of_a_newer_version_is_printed_as_one_that_cannot_be_read)
 	spill(path_of("%s/.ckptd/keep-000000000004", job), "keep-last=1\nkeep-odd=1\nend=\n");
 	SHOWN_IS(3, "keep", job);
 	RUN("keep", job, "--json");
-	assert_json(3, "ckptd.keep/1", "{'keeps':{'from':'unreadable', 'options':null}}");
+	assert_json(3, "ckptd.keep/1", "{'keeps':{'source':'unreadable', 'options':null}}");
 	RUN_IS(0, "keep", job, "--last=2"); /* replaces it */
 	RUN("keep", job, "--json");
-	assert_json(0, "ckptd.keep/1", "{'keeps':{'from':'job', 'options':'--keep-last 2'}}");
+	assert_json(0, "ckptd.keep/1", "{'keeps':{'source':'job', 'options':'--keep-last 2'}}");
 }
 
 /* --- hold and release --- */

@@ -27,8 +27,7 @@ static const struct {
 	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
 	{ WIRE_FRESH, sizeof(struct wire_plain), 0 }, { WIRE_LAND, sizeof(struct wire_land), 0 },
 	{ WIRE_LIST, sizeof(struct wire_list), 0 }, { WIRE_SEED, sizeof(struct wire_seed), 1 },
-	{ WIRE_CLAIM, sizeof(struct wire_plain), 0 },
-	{ WIRE_KEEP, sizeof(struct wire_keep), 0 });
+	{ WIRE_CLAIM, sizeof(struct wire_plain), 0 }, { WIRE_KEEP, sizeof(struct wire_keep), 0 });
 
 TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
