@@ -97,8 +97,8 @@
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
  * ckpt_attach fails with -EINVAL and -EOPNOTSUPP (the call), with -EBUSY and -ESTALE (another
- * process is this rank, or this job), with -EPERM, and if there is no memory for a handle. It fails with another
- * code, for example of the store directory, only with CKPT_REQUIRE. Without CKPT_REQUIRE the attach
+ * process is this rank, or this job), with -EPERM, and if there is no memory for a handle. It fails
+ * with another code, for example of the store directory, only with CKPT_REQUIRE. Without it the attach
  * succeeds detached, the log has the sentence once, and the library tries again, also to open the
  * directory. If the daemon has another protocol version, it tries once a minute.
  * struct ckpt_err says what, where, why and what to do next, in one or more lines. The caller owns
@@ -351,8 +351,8 @@ struct ckpt_opts {
 	uint64_t generation;
 	/* the minimum over all ranks; ckpt_restore calls it, also after an error: so if the call of
 	 * one rank fails, the others, which wait for it in ckpt_restore, get -ECONNRESET at once.
-	 * If generation, launch and token are 0, ckpt_attach calls it once, first of all. NULL: all ranks are on this host, and each of them waits up
-	 * to its own deadline */
+	 * If generation, launch and token are 0, ckpt_attach calls it once, first of all. NULL: all
+	 * ranks are on this host, and each of them waits up to its own deadline */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared, or as soon as writing a
@@ -873,8 +873,8 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 int ckpt_stop(ckpt *c);
 int ckpt_last(ckpt *c, uint64_t step);
 
-/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT, at once: it was skipped or torn,
- * or is staged and will not be written, because persist_every does not select it or because it was
+/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT, at once: it was skipped or
+ * torn, or is staged and will not be written, because persist_every does not select it or because it was
  * thinned (then err names the step that is written in its place, and CKPT_STAGED is reached all the
  * same); -EIO, -ENOSPC, ...: it could not be written, err says why. The
  * daemon takes the call as a promise that this rank does not modify the step's state meanwhile.

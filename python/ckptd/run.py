@@ -962,7 +962,8 @@ def attach(
 
     model: a module, or a sequence of them (the parts of a pipeline). optim: an optimizer, or several. Parameters on the
     meta device get memory, filled with zeros. Optimizer state that the first step would make is made.
-    store, job: the directory of checkpoints, which is made if it is missing, and the job's name in it. extra: other objects to save, by name (_extra).
+    store, job: the directory of checkpoints, which is made if it is missing, and the job's name in it. extra: other
+    objects to save, by name (_extra).
     averages: name -> spec of averages of the weights (ckpt_average). masters: parameter or name -> its FP32 master.
     every: a snapshot of each n-th step. persist_every: each n-th snapshot is written to the store, the others stay in
     memory. slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that
