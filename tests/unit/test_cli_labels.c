@@ -67,7 +67,7 @@ TEST(keep_sets_the_policy_of_a_job_and_prints_what_is_in_force)
 	j = json_out("ckptd.ls/1");
 	assert_json_has(
 		first(j, "policies"),
-		"{'job':'run', 'from':'job', 'options':'--keep-last 2 --set-aside-for 2w'}");
+		"{'job':'run', 'source':'job', 'options':'--keep-last 2 --set-aside-for 2w'}");
 	json_decref(j);
 	SHOWN_IS(0, "keep", "-C", root, "--all"); /* the only job */
 	RUN("keep", "-C", root, "--json");
