@@ -35,7 +35,7 @@ done
 for n in '' x 0 1 1M2 2Q 4999 17G 99999999999G -2M; do
 	check "params '$n'" refused 2 --params "${one[@]}" --steps 3 --params "$n"
 done
-for opt in snapshot-every persist-every; do
+for opt in snapshot-every persist-every restart-wait; do
 	for n in 0 x ''; do
 		check "$opt '$n'" refused 2 "--$opt" "${one[@]}" --steps 3 "--$opt" "$n"
 	done

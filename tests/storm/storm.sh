@@ -266,7 +266,7 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	[ -z "$threads" ] || prefix=("$here/without" io_uring --) # for a daemon that the library starts
 	pick never bounded finish
 	policy=$picked
-	setsid env "${device_env[@]}" "${prefix[@]}" "$build/trainer" "${as[@]}" "${device[@]}" --mesh "$mesh" --steps "$steps" --step-ms "$step_ms" \
+	setsid env "${device_env[@]}" "${prefix[@]}" "$build/trainer" "${as[@]}" "${device[@]}" --restart-wait 100 --mesh "$mesh" --steps "$steps" --step-ms "$step_ms" \
 		--snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$policy" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
 		--losses "$losses" "${more[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &

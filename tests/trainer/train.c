@@ -500,6 +500,7 @@ static void attach(struct rank *k)
 		.agree = ranks_agree,
 		.agree_ctx = k->ranks,
 		.persist_every = a->persist_every,
+		.restart_wait_ns = a->restart_wait_ns,
 		.device = a->ngpu ? 1 + gpu_number(k, 0) : 0,
 		.copy_rate = a->copy_rate,
 		.guard = a->guard,

@@ -33,6 +33,7 @@ static const char usage[] =
 	"  --job NAME             the job inside the store\n"
 	"  --takeover             if another launch of the job lives, the first step that this one marks ends it\n"
 	"  --foreign-owner        attach also if the job's directory belongs to another user\n"
+	"  --restart-wait MS      how long to wait for a ckptd that somebody else started, before it starts one (15000)\n"
 	"  --socket PATH          where ckptd listens (one per user); started when nobody does\n"
 	"  --resume FROM          latest, memory, disk, step:N or none (none)\n"
 	"  --no-checkpoint        train without ckptd\n"
@@ -84,6 +85,7 @@ enum {
 	OPT_SEED,
 	OPT_SNAPSHOT_EVERY,
 	OPT_PERSIST_EVERY,
+	OPT_RESTART_WAIT,
 	OPT_ROOT,
 	OPT_JOB,
 	OPT_SOCKET,
@@ -127,6 +129,7 @@ static const struct option option[] = {
 	{ "seed", required_argument, NULL, OPT_SEED },
 	{ "snapshot-every", required_argument, NULL, OPT_SNAPSHOT_EVERY },
 	{ "persist-every", required_argument, NULL, OPT_PERSIST_EVERY },
+	{ "restart-wait", required_argument, NULL, OPT_RESTART_WAIT },
 	{ "root", required_argument, NULL, OPT_ROOT },
 	{ "job", required_argument, NULL, OPT_JOB },
 	{ "socket", required_argument, NULL, OPT_SOCKET },
@@ -379,6 +382,10 @@ static int parse_option(int opt, char *value, struct train_args *a)
 	case OPT_PERSIST_EVERY:
 		r = parse_number("persist-every", value, 1, UINT32_MAX, &n);
 		a->persist_every = r ? 1 : (uint32_t)n;
+		return r;
+	case OPT_RESTART_WAIT:
+		r = parse_number("restart-wait", value, 1, UINT32_MAX, &n);
+		a->restart_wait_ns = r ? 0 : n * 1000000;
 		return r;
 	case OPT_ROOT:
 		a->root = value;

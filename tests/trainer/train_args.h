@@ -42,6 +42,7 @@ struct train_args {
 	uint64_t steps; /* the last step, not a count */
 	uint64_t params, seed, snapshot_every;
 	uint32_t persist_every;		 /* in snapshots */
+	uint64_t restart_wait_ns;	 /* 0: the library's */
 	const char *root, *job, *socket; /* socket NULL: the library's default */
 	enum resume resume;
 	uint64_t resume_step; /* RESUME_STEP */
