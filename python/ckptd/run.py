@@ -547,7 +547,7 @@ class Run:
         what = self._standstill.asked(time.monotonic(), self._handle.committed())
         if what is None or self._outcomes.warned:
             return
-        why = str(self._lost or self._handle.why() or "ckptd still writes the steps before")
+        why = str(self._handle.why() or self._lost or "ckptd still writes the steps before")
         text = "the last %d marked steps came to nothing, and training continues" % MARKS_MAX
         if what == "commits":
             text = "no step was committed for %.0f s, and training continues" % COMMIT_MAX
