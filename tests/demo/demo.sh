@@ -60,7 +60,7 @@ start_daemon() {
 train() { # NAME MESH OPTION...
 	local name=$1 mesh=$2
 	shift 2
-	"$build/trainer" --mesh "$mesh" "${model[@]}" --losses "$demo/$name.losses" "$@"
+	${exec:-} "$build/trainer" --mesh "$mesh" "${model[@]}" --losses "$demo/$name.losses" "$@"
 }
 
 snapshots() { # NAME: sets options, of a run that ckptd looks after
@@ -85,8 +85,8 @@ train_and_kill() { # NAME [PID: killed at the same time]
 	local name=$1 i=0 line=
 	say "$name" "Train on fsdp=4 with a snapshot every $every steps. Kill the whole job with SIGKILL in the middle of step $((kill_after + 1))."
 	snapshots "$name"
-	train "$name" fsdp=4 "${options[@]}" >"$demo/$name.out" 2>&1 &
-	job=$!
+	exec=exec train "$name" fsdp=4 "${options[@]}" >"$demo/$name.out" 2>&1 &
+	job=$! # the trainer itself, not a shell around it
 	until [ -s "$demo/$name.losses" ] && line=$(tail -n 1 "$demo/$name.losses") && [ "${line%% *}" -ge "$kill_after" ]; do
 		kill -0 "$job" 2>/dev/null || die "the trainer ended by itself: $(cat "$demo/$name.out")"
 		[ $((i += 1)) -lt 6000 ] || die "the trainer does not get to step $kill_after: $(cat "$demo/$name.out")"
