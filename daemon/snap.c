@@ -666,7 +666,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 }
 
 /* A rank has a record of the step, and the daemon came too late to see its ticket, or had no memory
- * for it: nobody writes it, and who waits for it is told. */
+ * for it: ckptd will not write the step, and says so to ckpt_wait. */
 static void ticket_lost(struct launch *l, const struct shared_record *rec)
 {
 	const char *why = "ckptd was late: it has not seen the step's ticket";

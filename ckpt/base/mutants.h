@@ -344,7 +344,7 @@
 	X(ORDERED_THINNED, daemon, "a step that somebody ordered is written") \
 	X(THINNED_UNAVERAGED, daemon, "averages take a step in before it is thinned") \
 	X(THIRD_NEVER, daemon, "a launch whose disk is slow has a third slot") \
-	X(TICKET_LOST_UNSAID, daemon, "who waits for a step that nobody will write is told") \
+	X(TICKET_LOST_UNSAID, daemon, "ckpt_wait fails at once for a step that ckptd will not write") \
 	X(DEBT_LOST, client, "if the step in place of a thinned one is lost, the next one is due") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \

@@ -186,7 +186,8 @@ static int option_unknown(const struct cli_verb *verb, const char *word, struct 
 	return ckpt_error(err, -EINVAL, "unknown option %s", word);
 }
 
-/* Of these each one counts (cli.given); a flag that is given twice says no more than once. */
+/* May it be given several times? Each of some options adds something (cli.given); a repeated flag
+ * changes nothing. */
 static bool option_repeats(enum cli_option_id id)
 {
 	switch ((int)id) {

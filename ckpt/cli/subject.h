@@ -60,7 +60,7 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret);
 
 /* What a name passed over on its way ("latest" and steps that are damaged, quarantined or
  * misplaced), on stderr, if anything; the command ends with 3 then, where it would with 0. With
- * --json it is an error with this code; what is no more than a remark has the code 0. */
+ * --json it is an error with this code; a remark has the code 0. */
 void subject_note(struct cli *c, const struct store_ref *ref);
 /* Print that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);

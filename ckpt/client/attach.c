@@ -954,7 +954,7 @@ static void link_lost(ckpt *c)
 			: "");
 }
 
-/* Somebody has started the daemon that was lost, with options of his own, and may start it again. */
+/* A person or a service started the lost daemon, with options of its own: it gets time to come back. */
 static bool restart_awaited(const ckpt *c)
 {
 	return c->lost_ns && elapsed_ns(c->lost_ns, now_ns()) < c->restart_wait_ns;

@@ -27,8 +27,8 @@
  * copied before it or after it. What a kernel has changed before the first read is not found: the
  * slot holds it. What it changes behind the second does no harm. There is no false alarm: the first
  * read comes after the mark's streams on all devices, and what the trainer queues behind its guard
- * waits for the end of all copies, which is behind the second. There are no pages, and no more words
- * with opts.check. Nothing is compared in the first snapshot behind a takeover, if the helper has
+ * waits for the end of all copies, which is behind the second. opts.check adds neither words nor
+ * pages. Nothing is compared in the first snapshot behind a takeover, if the helper has
  * not drawn for its map; if the process dies, and the devices finish without it; or if the words'
  * page cannot be pinned.
  *

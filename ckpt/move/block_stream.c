@@ -21,8 +21,8 @@
 #define INLINE_BLOCKS 2 /* so few are done before threads would have started */
 #define SLOTS_MAX (MOVE_DEPTH + 2 * WORKERS_MAX)
 #define SLOTS_MIN 2u /* one is read while the other is worked on */
-/* Where nobody limits them: 16 buffers of 2 MiB, with their margins. What the processors' caches
- * and the disk need, and no more. */
+/* Where nobody limits them: 16 buffers of 2 MiB, with their margins. That is enough to keep the
+ * disk busy, and fits into the processors' caches. */
 #define BUFFERS_BYTES (33 * MIB)
 
 struct slot {

@@ -57,8 +57,8 @@ struct store {
 	uint32_t nonce; /* random: this opener's */
 	bool by_name;	/* store_open made it: store_here can find it again */
 	char *root;	/* path of root_fd at store_open; NULL: unknown */
-	/* What claims say of who makes them (claimer_print); NULL: nothing. The caller's: it sets
-	 * this before a claim, and what it points at stays until the claim is made */
+	/* Text that the next claim carries: which process makes it (claimer_print); NULL: none. The
+	 * caller owns it, and keeps it until the claim is made */
 	const char *claimer;
 
 	pthread_mutex_t lock; /* protects all below */
@@ -228,8 +228,8 @@ bool store_step_older(const struct store_step *st);
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
 /* Of store_step_open and store_resolve; of any other descriptor it is close, and -1 is fine. */
 void store_step_close(int fd);
-/* The same for who must not wait for a server: what other hosts see of it goes a little later. wait:
- * until it has, for so long at most; before a process ends. */
+/* store_step_close for a thread that must not wait for a server: another thread removes what other
+ * hosts see. store_leave_wait: waits until it has, at most ns; before a process ends. */
 void store_step_leave(int fd);
 void store_leave_wait(uint64_t ns);
 static inline void store_step_closep(int *fd)

@@ -47,7 +47,7 @@ struct store_policy {
 /* The policy of the job. It never fails: what cannot be read is UNREAD. */
 void store_policy_read(const struct store *s, struct store_policy *ret);
 /*
- * Set it, durably, for who asks for it: "ckptctl keep". If the policy is the same already, nothing is
+ * Set it, durably. who: the program that asks, for people: "ckptctl keep". If the policy is the same already, nothing is
  * written. ret (may be NULL): the policy that is in force by then. A store without a claim is
  * enough. -EIO: store_here; -EROFS, -EACCES, -ENOSPC, ...: it cannot be written, and what was in
  * force still is, but for an error of the last sync, after which the new one may be. -EOVERFLOW: the

@@ -344,7 +344,7 @@ static bool is_own(uint32_t nonce)
 	return x != NULL;
 }
 
-/* What a removal that was killed left is told by its time, as the others are. */
+/* Files that a killed removal left are judged by their age, as those of readers are. */
 static int look_add(void *arg, const char *file, unsigned char d_type)
 {
 	struct look *l = arg;
