@@ -17,11 +17,11 @@
 # "N passed, N failed, N skipped". Exit status 1 when anything failed, 2 when another run uses this tree.
 # TSan sees races, whatever is drawn, so its programs have SCALE=4; and so have those of asan: that
 # run as plain: too.
-# TEST_SECONDS (600) limits each program, TEST_JOBS (four more than there are processors, for many tests
+# TEST_SECONDS (600) limits each program, TEST_JOBS (two more than there are processors, for some tests
 # wait) how many run at once.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-jobs=${TEST_JOBS:-$(($(nproc) + 4))}
+jobs=${TEST_JOBS:-$(($(nproc) + 2))}
 limit=${TEST_SECONDS:-600}
 logs=$PWD/build/test
 

@@ -214,7 +214,7 @@ TEST(a_final_mark_waits_for_a_slot_no_longer_than_its_wait_ns)
 	host_start_gated();
 	open_one(&K, "soon", "fsdp=1", .slots = 2);
 	gate_set(&G, true);
-	step_to(&K, 1, 0, CKPT_STAGED);
+	step_to(&K, 1, CKPT_PERSIST, CKPT_STAGED); /* which no newer one thins */
 	gate_await(&G);
 	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	began = now_ns();
